@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Why a sample or a part of a stack is missing: the one table from which the BPF counters, the Prometheus label `reason`, the
+ * status field `lost.<name>` and the text of the frame `[truncated: text]` are made.
+ *
+ * BORESCOPE_LOSS(enumerator, "name", "text", class)
+ *   class LOST:      the sample is gone; its period in nanoseconds is counted as lost
+ *   class TRUNCATED: the sample is there, its stack is cut
+ */
+#pragma once
+
+#define BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)                                                              \
+	BORESCOPE_LOSS(LOSS_NONE, "none", "complete", TRUNCATED)                                          \
+	/* in BPF */                                                                                      \
+	BORESCOPE_LOSS(LOSS_RING_FULL, "ring_full", "ring buffer full", LOST)                             \
+	BORESCOPE_LOSS(LOSS_SCRATCH_BUSY, "scratch_busy", "scratch busy", LOST)                           \
+	BORESCOPE_LOSS(LOSS_PERIOD_UNREADABLE, "period_unreadable", "period unreadable", LOST)            \
+	BORESCOPE_LOSS(LOSS_STACK_UNREADABLE, "stack_unreadable", "stack memory not present", TRUNCATED)  \
+	BORESCOPE_LOSS(LOSS_BAD_FRAME_POINTER, "bad_frame_pointer", "frame pointer out of range", TRUNCATED) \
+	BORESCOPE_LOSS(LOSS_TOO_DEEP, "too_deep", "too many frames", TRUNCATED)                           \
+	BORESCOPE_LOSS(LOSS_TIME_STOP, "time_stop", "time limit in the interrupt", TRUNCATED)             \
+	BORESCOPE_LOSS(LOSS_NO_USER_REGS, "no_user_registers", "user registers not available", TRUNCATED) \
+	/* in user space */                                                                               \
+	BORESCOPE_LOSS(LOSS_NO_FRAME_POINTER, "no_frame_pointer", "no frame pointer", TRUNCATED)          \
+	BORESCOPE_LOSS(LOSS_NOT_A_CALL, "not_a_call", "return address does not follow a call", TRUNCATED) \
+	BORESCOPE_LOSS(LOSS_UNKNOWN_CODE, "unknown_code", "code not readable", TRUNCATED)                 \
+	BORESCOPE_LOSS(LOSS_QUEUE_FULL, "queue_full", "queue full", LOST)                                 \
+	BORESCOPE_LOSS(LOSS_STACK_TABLE_FULL, "stack_table_full", "stack table full", LOST)               \
+	BORESCOPE_LOSS(LOSS_SAMPLER_RESTART, "sampler_restart", "sampler restarted", LOST)                \
+	BORESCOPE_LOSS(LOSS_PUBLISH_FAILED, "publish_failed", "sink did not take the window", LOST)
+
+enum borescope_loss {
+#define BORESCOPE_LOSS(enumerator, name, text, kind) enumerator,
+	BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
+#undef BORESCOPE_LOSS
+	LOSS_MAX,
+};

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What BPF writes into the ring buffer, read by sampler/engine only. Compiled by both sides: fixed-width types, explicit padding,
+ * no pointers. All times are CLOCK_MONOTONIC nanoseconds; all pids are those of the sampler's own PID namespace (0 = not in it).
+ * Records of different CPUs come in the order of their reservation; user space sorts by time within a drain.
+ */
+#pragma once
+
+#ifndef __VMLINUX_H__
+#include <linux/types.h>
+#endif
+
+#define BORESCOPE_ABI_VERSION 1
+
+#define BORESCOPE_MAX_RATES 4          /* distinct frequencies armed at once on a node */
+#define BORESCOPE_MAX_JOBS 64          /* bits of a job mask */
+#define BORESCOPE_MAX_KERNEL_FRAMES 127
+#define BORESCOPE_MAX_USER_FRAMES 127  /* this walk; the record itself has no such limit */
+#define BORESCOPE_STACK_TOP_WORDS 2    /* words at [sp], for a leaf interrupted before its frame stood */
+
+enum borescope_record_type {
+	RECORD_SAMPLE = 1,
+	RECORD_FORK,         /* a new process (not a thread) that shares its parent's address-space slot until exec */
+	RECORD_EXEC,         /* the process got a new address space */
+	RECORD_EXIT,         /* a thread ended */
+	RECORD_CGROUP_MKDIR, /* a cgroup was made below a wanted one, or its name holds a pod uid that is wanted */
+	RECORD_CGROUP_RMDIR,
+};
+
+/* Head of every record. */
+struct borescope_record {
+	__u16 version;  /* BORESCOPE_ABI_VERSION */
+	__u16 type;     /* enum borescope_record_type */
+	__u32 size;     /* bytes, head included */
+	__u64 time_ns;
+};
+
+enum borescope_frame_kind {
+	FRAME_NATIVE = 0, /* user-space program counter */
+	FRAME_KERNEL = 1, /* kernel program counter */
+	/* later: interpreter frames, each with a cookie */
+};
+
+enum borescope_sample_flags {
+	SAMPLE_IN_KERNEL = 1, /* the interrupt hit kernel mode; user_pc is where the thread entered the kernel */
+};
+
+/*
+ * One sample, sized to its stack: after the struct come kernel_frames words (leaf first), then user_frames words (leaf first:
+ * the interrupted pc, then return addresses found along the frame-pointer chain, not yet checked).
+ */
+struct borescope_sample {
+	struct borescope_record head;
+	__u32 tgid;
+	__u32 tid;
+	__u64 space;      /* address-space slot */
+	__u64 cgroup_id;  /* container's cgroup, in the key hierarchy; 0 for thread-group selection */
+	__u64 weight_ns;  /* the true period of this tick */
+	__u64 job_mask;   /* bits of the jobs that want it */
+	__u64 user_sp;
+	__u64 user_bp;
+	__u64 stack_top[BORESCOPE_STACK_TOP_WORDS]; /* words at user_sp and above; valid when stack_top_words says so */
+	__u16 kernel_frames;
+	__u16 user_frames;
+	__u16 end_reason; /* enum borescope_loss: why the user walk ended */
+	__u8 rate;        /* index of the frequency */
+	__u8 flags;       /* enum borescope_sample_flags */
+	__u8 stack_top_words;
+	__u8 cpu_pad[3];
+	__u32 cpu;
+	char comm[16];
+};
+
+struct borescope_fork {
+	struct borescope_record head;
+	__u32 parent_tgid, parent_tid;
+	__u32 tgid, tid;
+	__u64 space;
+	__u64 cgroup_id;
+};
+
+struct borescope_exec {
+	struct borescope_record head;
+	__u32 tgid, tid;
+	__u64 space;     /* the new one */
+	__u64 old_space;
+	__u64 cgroup_id;
+	char comm[16];
+};
+
+struct borescope_exit {
+	struct borescope_record head;
+	__u32 tgid, tid;
+	__u64 space;
+	__u64 cgroup_id;
+	__u64 sum_exec_runtime_ns; /* of the thread, over its whole life */
+	__u64 start_time_ns;
+	__u32 group_dead; /* 1: the last thread of the process */
+	__u32 pad;
+};
+
+#define BORESCOPE_CGROUP_NAME_MAX 160
+
+struct borescope_cgroup {
+	struct borescope_record head;
+	__u64 cgroup_id;
+	__u64 parent_id;
+	__u64 slot_cgroup_id; /* the wanted ancestor whose slot it inherited, 0 = none */
+	char name[BORESCOPE_CGROUP_NAME_MAX];
+};

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every third-party library, as an imported target. scripts/setup installs them.
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED COMPONENTS core)
+find_package(GTest REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(LIBBPF REQUIRED IMPORTED_TARGET libbpf)
+pkg_check_modules(LIBDW REQUIRED IMPORTED_TARGET libdw)
+pkg_check_modules(LIBELF REQUIRED IMPORTED_TARGET libelf)
+pkg_check_modules(LIBZSTD REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+
+# cpp-httplib is one header from Debian 13's source package (scripts/setup), never in the tree.
+if(DEFINED ENV{BORESCOPE_CACHE})
+  set(_borescope_cache $ENV{BORESCOPE_CACHE})
+else()
+  set(_borescope_cache $ENV{HOME}/.cache/borescope)
+endif()
+find_path(HTTPLIB_INCLUDE_DIR httplib.h PATHS ${_borescope_cache}/cpp-httplib NO_DEFAULT_PATH REQUIRED)
+add_library(httplib INTERFACE)
+target_include_directories(httplib SYSTEM INTERFACE ${HTTPLIB_INCLUDE_DIR})
+target_link_libraries(httplib INTERFACE OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB Threads::Threads)
+target_compile_definitions(httplib INTERFACE CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT)
+
+# The demangler of LLVM: C++ and Rust v0.
+find_path(LLVM_DEMANGLE_INCLUDE_DIR llvm/Demangle/Demangle.h PATHS /usr/lib/llvm-19/include NO_DEFAULT_PATH REQUIRED)
+find_library(LLVM_DEMANGLE_LIBRARY LLVMDemangle PATHS /usr/lib/llvm-19/lib NO_DEFAULT_PATH REQUIRED)
+add_library(llvm_demangle INTERFACE)
+target_include_directories(llvm_demangle SYSTEM INTERFACE ${LLVM_DEMANGLE_INCLUDE_DIR})
+target_link_libraries(llvm_demangle INTERFACE ${LLVM_DEMANGLE_LIBRARY})
