@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace borescope::profile {
+
+// The interned model of one profile, close to google/pprof's profile.proto. Indices are positions in the profile's own tables.
+
+struct ValueType {
+  std::string type;  // "cpu", "samples"
+  std::string unit;  // "nanoseconds", "count"
+  auto operator<=>(const ValueType&) const = default;
+};
+
+struct Mapping {
+  uint64_t start = 0, limit = 0, file_offset = 0;  // addresses in the process
+  std::string filename;                            // "/usr/bin/app", "[kernel.kallsyms]", "[vdso]"
+  std::string build_id;                            // lower-case hex, or empty
+  bool has_functions = false, has_filenames = false, has_line_numbers = false;
+  auto operator<=>(const Mapping&) const = default;
+};
+
+struct Function {
+  std::string name;         // demangled
+  std::string system_name;  // as in the symbol table
+  std::string filename;     // source file, or empty
+  int64_t start_line = 0;
+  auto operator<=>(const Function&) const = default;
+};
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+struct Line {
+  uint32_t function = kNone;
+  int64_t line = 0;
+  auto operator<=>(const Line&) const = default;
+};
+
+struct Location {
+  uint32_t mapping = kNone;
+  uint64_t address = 0;
+  std::vector<Line> lines;  // innermost (inlined) first; empty: not symbolized
+  auto operator<=>(const Location&) const = default;
+};
+
+struct Sample {
+  std::vector<uint32_t> locations;            // leaf first
+  std::map<std::string, std::string> labels;  // string labels of this sample
+  std::vector<int64_t> values;                // one for each sample type
+};
+
+// Not thread-safe. Adding equal stacks and labels again adds the values.
+class Profile {
+ public:
+  std::vector<ValueType> sample_types;  // set before the first AddSample
+  ValueType period_type;
+  int64_t period = 0;
+  int64_t time_ns = 0;      // wall clock at the start of the window, since the epoch
+  int64_t duration_ns = 0;
+  std::string default_sample_type;
+  std::vector<std::string> comments;
+
+  uint32_t AddMapping(const Mapping& mapping);
+  uint32_t AddFunction(const Function& function);
+  uint32_t AddLocation(const Location& location);
+  // values.size() must equal sample_types.size().
+  void AddSample(std::span<const uint32_t> locations, std::span<const int64_t> values,
+                 const std::map<std::string, std::string>& labels = {});
+
+  // Adds all samples of other, whose sample types must equal ours; time and duration become the union's.
+  // False, and nothing changed, when the types differ.
+  bool Merge(const Profile& other);
+
+  const std::vector<Mapping>& mappings() const { return mappings_; }
+  const std::vector<Function>& functions() const { return functions_; }
+  const std::vector<Location>& locations() const { return locations_; }
+  const std::vector<Sample>& samples() const { return samples_; }
+  // Sum of values[value_index] over all samples.
+  int64_t Total(size_t value_index) const;
+
+ private:
+  std::vector<Mapping> mappings_;
+  std::vector<Function> functions_;
+  std::vector<Location> locations_;
+  std::vector<Sample> samples_;
+  std::map<Mapping, uint32_t> mapping_index_;
+  std::map<Function, uint32_t> function_index_;
+  std::map<Location, uint32_t> location_index_;
+  std::map<std::pair<std::vector<uint32_t>, std::map<std::string, std::string>>, uint32_t> sample_index_;
+};
+
+// One row of a top table. own = self time (the leaf); total = anywhere in the stack, counted once a stack.
+struct TopRow {
+  std::string function;
+  std::string location;  // "file.go:41", "libc.so.6", or empty
+  int64_t total = 0, own = 0;
+  int64_t own_samples = 0, total_samples = 0;  // raw counts, for the error
+};
+
+// Rows by own time, largest first, for values[value_index]; counts from values[count_index].
+std::vector<TopRow> Top(const Profile& profile, size_t value_index, size_t count_index, size_t limit);
+
+}  // namespace borescope::profile

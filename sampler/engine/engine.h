@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bpf/abi/loss.h"
+#include "common/base/result.h"
+
+namespace borescope::engine {
+
+// All times CLOCK_MONOTONIC ns unless the name says boot; all pids those of our own PID namespace.
+
+// One tick that hit a wanted thread. Spans are valid during the call only.
+struct Sample {
+  int64_t time_ns = 0;
+  pid_t tgid = 0, tid = 0;
+  uint64_t space = 0;                     // address-space slot
+  uint64_t cgroup_id = 0;                 // container's cgroup (the wanted ancestor's child); 0: thread-group selection
+  int64_t weight_ns = 0;                  // true period, epoch-corrected
+  uint64_t job_mask = 0;                  // bit = JobId
+  uint64_t user_sp = 0, user_bp = 0;
+  std::span<const uint64_t> kernel_pcs;   // leaf first
+  std::span<const uint64_t> user_pcs;     // leaf first: interrupted pc, then unchecked return addresses of the FP chain
+  std::span<const uint64_t> stack_top;    // words at user_sp (0..2)
+  borescope_loss end_reason = LOSS_NONE;  // why the walk ended; LOSS_NONE: the chain ended by itself (frame pointer 0)
+  bool in_kernel = false;
+  uint32_t cpu = 0;
+  std::string_view comm;
+};
+
+// Side-band of the kernel: executable mappings as they are made.
+struct Mmap {
+  int64_t time_ns = 0;
+  pid_t tgid = 0, tid = 0;
+  uint64_t start = 0, length = 0, file_offset = 0;
+  uint32_t device_major = 0, device_minor = 0;
+  uint64_t inode = 0;
+  std::string_view build_id;  // raw bytes, or empty
+  std::string_view path;      // in the process's mount namespace; "//anon", "[vdso]" …
+};
+struct Fork { int64_t time_ns; pid_t parent_tgid, tgid; uint64_t space, cgroup_id; };
+struct Exec { int64_t time_ns; pid_t tgid; uint64_t space, old_space, cgroup_id; std::string_view comm; };
+struct Exit {
+  int64_t time_ns;
+  pid_t tgid, tid;
+  uint64_t space, cgroup_id;
+  bool group_dead;
+};
+// A process that ran already when its target was armed: user space reads /proc/PID/maps.
+struct Found { int64_t time_ns; pid_t tgid; uint64_t space, cgroup_id; std::string_view comm; };
+// A cgroup under a wanted pod: seen when armed, or when made.
+struct Cgroup {
+  int64_t time_ns;
+  uint64_t cgroup_id, parent_id;
+  std::string_view name;      // last path component, e.g. "cri-containerd-<64 hex>.scope" or "<64 hex>"
+  std::string_view pod_uid;   // with dashes; of the wanted pod it lies in
+  bool removed;
+};
+
+// Receives everything in time order, on the thread that calls Engine::Drain.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void OnSample(const Sample&) = 0;
+  virtual void OnMmap(const Mmap&) = 0;
+  virtual void OnFork(const Fork&) = 0;
+  virtual void OnExec(const Exec&) = 0;
+  virtual void OnExit(const Exit&) = 0;
+  virtual void OnFound(const Found&) = 0;
+  virtual void OnCgroup(const Cgroup&) = 0;
+};
+
+struct Options {
+  bool fixed_period = false;       // test builds only: no jitter
+  size_t ring_bytes = 8 << 20;
+  std::string proc_root = "/proc";
+};
+
+using JobId = int;  // 0..63, a bit of Sample::job_mask
+
+struct Job {
+  int frequency_hz = 99;         // 1..999
+  bool kernel_stacks = true;
+  int64_t start_boot_ns = 0;     // samples before it are not taken
+  int64_t deadline_boot_ns = 0;  // nor at or after it, whatever user space does
+};
+
+struct Loss { uint64_t count = 0; int64_t ns = 0; };
+
+struct JobCounters {
+  uint64_t samples = 0;                 // records delivered
+  int64_t sampled_ns = 0;
+  std::array<Loss, LOSS_MAX> loss{};    // by reason, BPF's part: LOST rows in ns; TRUNCATED rows as count
+  int64_t used_ns = 0;                  // run time of the wanted threads since the job was armed: exited ones and live ones
+};
+
+struct Counters {
+  uint64_t runs = 0;         // ticks seen by the program
+  uint64_t stack_walks = 0;  // user stacks walked
+  int64_t bpf_ns = 0;        // own run time of all our programs, estimated from clock pairs around 1 of 16 runs
+  uint64_t map_bytes = 0;    // memory of the BPF maps and rings
+};
+
+// Loads the programs, holds maps; attaches them only while a job is armed (idle: no program attached, no event open).
+// Not thread-safe: one owner thread, but for the jitter thread that it runs itself.
+class Engine {
+ public:
+  // Errors name the failed operation, errno and what would help; kDenied: missing capability; kUnsupported: kernel.
+  static Result<std::unique_ptr<Engine>> Open(const Options& options);
+  virtual ~Engine() = default;
+
+  // kExhausted: 64 jobs, or (never for the caller: a fifth rate is served by thinning the next higher one).
+  virtual Result<JobId> AddJob(const Job& job) = 0;
+  // Drains nothing: call Drain once more first. Frees the bit.
+  virtual void RemoveJob(JobId id) = 0;
+  virtual void SetWindow(JobId id, int64_t start_boot_ns, int64_t deadline_boot_ns) = 0;
+
+  // Targets. Pods by uid (for static pods the config hash): all cgroups below, also those made later.
+  virtual Status SetPods(JobId id, const std::vector<std::string>& pod_uids) = 0;
+  // Stops sampling one container's cgroup for this job (it is not among the job's containerNames).
+  virtual void ExcludeCgroup(JobId id, uint64_t cgroup_id) = 0;
+  // Thread groups, with all threads and what they fork from now on.
+  virtual Status AddProcess(JobId id, pid_t pid) = 0;
+  virtual Status AddAllProcesses(JobId id) = 0;
+
+  // Delivers what the kernel has recorded up to about now, in time order. Call it on a timer (100 ms) and when wake_fd is readable.
+  virtual Status Drain(Observer& observer) = 0;
+  // Readable when something must be seen at once (a cgroup was made).
+  virtual int wake_fd() const = 0;
+
+  virtual JobCounters counters(JobId id) const = 0;
+  virtual Counters counters() const = 0;
+};
+
+}  // namespace borescope::engine
