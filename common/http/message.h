@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace borescope {
+
+// ASCII case does not matter in a header's name.
+struct HeaderNameLess {
+  using is_transparent = void;
+  bool operator()(std::string_view a, std::string_view b) const;
+};
+// One entry a name; values of a repeated header are joined by ", ".
+using HttpHeaders = std::map<std::string, std::string, HeaderNameLess>;
+
+struct HttpRequest {
+  std::string method = "GET";
+  std::string path;                          // "/a/b", decoded in a server, as on the wire in a client
+  std::map<std::string, std::string> query;  // decoded; the first value of a repeated key
+  HttpHeaders headers;
+  std::string body;          // in a server: without its gzip coding
+  std::string peer_address;  // server only: of the TCP connection, never from a header
+
+  // The value of a header, or "".
+  std::string_view Header(std::string_view name) const;
+  // The value of a query parameter, or "".
+  std::string_view Query(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  HttpHeaders headers;
+  std::string body;
+
+  std::string_view Header(std::string_view name) const;
+  static HttpResponse Text(int status, std::string_view text);  // text/plain, ends with a newline
+  static HttpResponse Json(int status, std::string json);
+};
+
+// "a=1&b=x%2Fy" in the map's order.
+std::string EncodeQuery(const std::map<std::string, std::string>& query);
+// All but RFC 3986 unreserved characters as %XX.
+std::string PercentEncode(std::string_view s);
+
+}  // namespace borescope
