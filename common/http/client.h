@@ -16,7 +16,7 @@
 #include "common/http/canceller.h"
 #include "common/http/message.h"
 
-namespace borescope {
+namespace borescope::http {
 
 // PEM texts; what is empty is not used.
 struct TlsMaterial {
@@ -25,7 +25,7 @@ struct TlsMaterial {
   std::string client_key;
 };
 
-struct HttpClientOptions {
+struct ClientOptions {
   std::string base_url;  // http://HOST[:PORT] or https://HOST[:PORT], no path
   // Asked at each new connection, so that rotated files are picked up.
   std::function<Result<TlsMaterial>()> tls;
@@ -37,7 +37,7 @@ struct HttpClientOptions {
   size_t max_idle_connections = 4;
 };
 
-struct HttpCall {
+struct CallOptions {
   std::chrono::milliseconds timeout{30'000};  // whole request and response
   Canceller* canceller = nullptr;
 };
@@ -45,35 +45,35 @@ struct HttpCall {
 // HTTP/1.1 client of one server: pooled keep-alive connections, TLS >= 1.2 verified by OpenSSL (host name or IP), never a
 // redirect followed, no proxy. Errors of the transport are kUnavailable (kDenied: the certificate is not accepted);
 // whatever the server answered is a response, also 4xx and 5xx. SIGPIPE must be ignored in the program.
-class HttpClient {
+class Client {
  public:
-  static Result<std::unique_ptr<HttpClient>> Create(HttpClientOptions options);
-  ~HttpClient();
+  static Result<std::unique_ptr<Client>> Create(ClientOptions options);
+  ~Client();
 
   // Sends once; only a GET is sent a second time, when a pooled connection turns out to be dead.
-  Result<HttpResponse> Send(const HttpRequest& request, const HttpCall& call = {});
+  Result<Response> Send(const Request& request, const CallOptions& call = {});
 
   struct StreamHandler {
     // The head has arrived (body empty). False: enough, end the stream.
-    std::function<bool(const HttpResponse& head)> on_head;
+    std::function<bool(const Response& head)> on_head;
     // Some bytes of the body, boundaries mean nothing. False: end the stream.
     std::function<bool(std::string_view bytes)> on_data;
   };
   // A GET whose response is handed over as it arrives, on a connection of its own. OK: the response ended, or a handler said
   // so; kUnavailable: cancelled, broken off, or not a byte for idle_timeout. Uncompressed ("Accept-Encoding: identity").
-  Status Stream(const HttpRequest& request, std::chrono::milliseconds idle_timeout, Canceller* canceller,
+  Status Stream(const Request& request, std::chrono::milliseconds idle_timeout, Canceller* canceller,
                 const StreamHandler& handler);
 
   const std::string& base_url() const { return options_.base_url; }
 
  private:
   struct Connection;
-  explicit HttpClient(HttpClientOptions options);
+  explicit Client(ClientOptions options);
   Result<std::unique_ptr<Connection>> Connect() const;
   std::unique_ptr<Connection> TakeIdle();
   void GiveBack(std::unique_ptr<Connection> connection);
 
-  HttpClientOptions options_;
+  ClientOptions options_;
   std::string host_;
   int port_ = 0;
   bool https_ = false;
@@ -81,4 +81,4 @@ class HttpClient {
   std::vector<std::unique_ptr<Connection>> idle_;
 };
 
-}  // namespace borescope
+}  // namespace borescope::http

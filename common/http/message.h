@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace borescope {
+namespace borescope::http {
 
 // ASCII case does not matter in a header's name.
 struct HeaderNameLess {
@@ -13,13 +13,13 @@ struct HeaderNameLess {
   bool operator()(std::string_view a, std::string_view b) const;
 };
 // One entry a name; values of a repeated header are joined by ", ".
-using HttpHeaders = std::map<std::string, std::string, HeaderNameLess>;
+using Headers = std::map<std::string, std::string, HeaderNameLess>;
 
-struct HttpRequest {
+struct Request {
   std::string method = "GET";
   std::string path;                          // "/a/b", decoded in a server, as on the wire in a client
   std::map<std::string, std::string> query;  // decoded; the first value of a repeated key
-  HttpHeaders headers;
+  Headers headers;
   std::string body;          // in a server: without its gzip coding
   std::string peer_address;  // server only: of the TCP connection, never from a header
 
@@ -29,14 +29,14 @@ struct HttpRequest {
   std::string_view Query(std::string_view name) const;
 };
 
-struct HttpResponse {
+struct Response {
   int status = 200;
-  HttpHeaders headers;
+  Headers headers;
   std::string body;
 
   std::string_view Header(std::string_view name) const;
-  static HttpResponse Text(int status, std::string_view text);  // text/plain, ends with a newline
-  static HttpResponse Json(int status, std::string json);
+  static Response Text(int status, std::string_view text);  // text/plain, ends with a newline
+  static Response Json(int status, std::string json);
 };
 
 // "a=1&b=x%2Fy" in the map's order.
@@ -44,4 +44,4 @@ std::string EncodeQuery(const std::map<std::string, std::string>& query);
 // All but RFC 3986 unreserved characters as %XX.
 std::string PercentEncode(std::string_view s);
 
-}  // namespace borescope
+}  // namespace borescope::http

@@ -12,9 +12,9 @@
 #include "common/base/result.h"
 #include "common/http/message.h"
 
-namespace borescope {
+namespace borescope::http {
 
-struct HttpServerOptions {
+struct ServerOptions {
   size_t workers = 4;                      // requests served at a time
   size_t max_waiting = 64;                 // accepted connections that wait for a worker; more are closed
   size_t max_body_bytes = 16 << 20;        // of a request, on the wire and after gzip
@@ -22,10 +22,10 @@ struct HttpServerOptions {
   std::chrono::milliseconds read_timeout{10'000};   // whole request, from its first byte
   std::chrono::milliseconds write_timeout{30'000};  // whole response
   // Asked before the body is read; an answer ends the request. Null: all are let in.
-  std::function<std::optional<HttpResponse>(const HttpRequest& head)> authorize;
+  std::function<std::optional<Response>(const Request& head)> authorize;
 };
 
-struct HttpServerStats {
+struct ServerStats {
   uint64_t requests = 0;     // handed to a handler
   uint64_t refused = 0;      // 4xx before a handler, or malformed and closed
   uint64_t overloaded = 0;   // connections closed because max_waiting was reached
@@ -33,12 +33,12 @@ struct HttpServerStats {
 
 // HTTP/1.1 without TLS and keep-alive: a connection carries one request, so that what follows it is never parsed.
 // Handlers run on worker threads, several at a time.
-class HttpServer {
+class Server {
  public:
-  using Handler = std::function<HttpResponse(const HttpRequest&)>;
+  using Handler = std::function<Response(const Request&)>;
 
-  explicit HttpServer(HttpServerOptions options = {});
-  ~HttpServer();  // Stop()
+  explicit Server(ServerOptions options = {});
+  ~Server();  // Stop()
 
   // Before Start. Exact path; HEAD is answered from GET's handler. Another method on a known path gets 405.
   void Handle(std::string method, std::string path, Handler handler);
@@ -49,7 +49,7 @@ class HttpServer {
   int port() const;
   // Ends every connection, also those in the middle of a request, and joins the threads.
   void Stop();
-  HttpServerStats stats() const;
+  ServerStats stats() const;
 
  private:
   class Impl;
@@ -57,7 +57,7 @@ class HttpServer {
 };
 
 // Nothing when the request carries "Authorization: Bearer <token>", else the 401 that refuses it. An empty token refuses all.
-std::optional<HttpResponse> RequireBearer(const HttpRequest& request, std::string_view token);
+std::optional<Response> RequireBearer(const Request& request, std::string_view token);
 
 // "HOST:PORT", "[v6]:PORT", ":PORT" apart; kInvalid names what is wrong.
 struct HostPort {
@@ -68,4 +68,4 @@ Result<HostPort> ParseHostPort(std::string_view address);
 // True for 127.0.0.0/8, ::1 and "localhost".
 bool IsLoopback(std::string_view host);
 
-}  // namespace borescope
+}  // namespace borescope::http

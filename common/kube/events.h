@@ -59,7 +59,7 @@ class EventRecorder {
 
   RestClient* const client_;
   const std::string controller_, instance_;
-  Canceller canceller_;
+  http::Canceller canceller_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;

@@ -43,7 +43,7 @@ struct CallOptions {
   std::string subresource;  // "status"
   bool dry_run = false;     // dryRun=All
   std::chrono::milliseconds timeout{30'000};
-  Canceller* canceller = nullptr;  // ends the call, also while it waits for its turn or for a retry
+  http::Canceller* canceller = nullptr;  // ends the call, also while it waits for its turn or for a retry
   KubeError* error = nullptr;      // filled when the call fails
   int max_tries = 5;               // of what the server refused with 429, or with 5xx and Retry-After
 };
@@ -92,7 +92,7 @@ class RestClient {
 
   // A GET whose answer is a stream of events. Not counted against the token bucket. Fails with the server's error before the
   // first byte is handed over. `path` includes the query.
-  Status Watch(const std::string& path, std::chrono::milliseconds idle_timeout, Canceller* canceller,
+  Status Watch(const std::string& path, std::chrono::milliseconds idle_timeout, http::Canceller* canceller,
                const std::function<bool(std::string_view bytes)>& on_data, KubeError* error);
 
   // The server's wall clock minus ours, from its Date headers.
@@ -101,13 +101,13 @@ class RestClient {
   const Config& config() const { return config_; }
 
  private:
-  RestClient(Config config, std::unique_ptr<HttpClient> http);
-  Result<HttpResponse> Call(HttpRequest request, const CallOptions& options);
+  RestClient(Config config, std::unique_ptr<http::Client> http);
+  Result<http::Response> Call(http::Request request, const CallOptions& options);
   Status TakeToken(const CallOptions& options);
-  void Observe(const HttpResponse& response, int64_t sent_ns, int64_t received_ns);
+  void Observe(const http::Response& response, int64_t sent_ns, int64_t received_ns);
 
   Config config_;
-  std::unique_ptr<HttpClient> http_;
+  std::unique_ptr<http::Client> http_;
   mutable std::mutex mutex_;
   ClockOffset offset_;
   RestStats stats_;
@@ -116,6 +116,6 @@ class RestClient {
 };
 
 // The code and the details of a response that is no success; `what` names the call.
-Error ErrorOfResponse(std::string_view what, const HttpResponse& response, KubeError* details);
+Error ErrorOfResponse(std::string_view what, const http::Response& response, KubeError* details);
 
 }  // namespace borescope::kube

@@ -76,7 +76,7 @@ class Reflector {
   const Options options_;
   const Handler handler_;
   Projection projection_;
-  Canceller canceller_;
+  http::Canceller canceller_;
   std::thread thread_;
   std::atomic<bool> synced_{false};
   mutable std::mutex mutex_;
@@ -120,7 +120,7 @@ class NamedWatch {
   const Options options_;
   const Handler handler_;
   Projection projection_;
-  Canceller canceller_;
+  http::Canceller canceller_;
   std::thread thread_;
   std::atomic<bool> connected_{false};
   mutable std::mutex mutex_;
