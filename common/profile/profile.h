@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace borescope::profile {
@@ -56,6 +55,29 @@ struct Sample {
   std::vector<int64_t> values;                // one for each sample type
 };
 
+// Open-addressing index from the hash of a table's row to its position; the rows stay in the table, so it copies and moves with it.
+class RowIndex {
+ public:
+  // The position of the row with this hash for which equal(position) holds, or kNone.
+  template <typename Equal>
+  uint32_t Find(uint64_t hash, const Equal& equal) const {
+    if (slots_.empty()) return kNone;
+    for (size_t i = hash & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
+      if (slots_[i].row == kNone) return kNone;
+      if (slots_[i].hash == hash && equal(slots_[i].row)) return slots_[i].row;
+    }
+  }
+  void Insert(uint64_t hash, uint32_t row);
+
+ private:
+  struct Slot {
+    uint64_t hash = 0;
+    uint32_t row = kNone;
+  };
+  std::vector<Slot> slots_;  // a power of two, at most half full
+  size_t used_ = 0;
+};
+
 // Not thread-safe. Adding equal stacks and labels again adds the values.
 class Profile {
  public:
@@ -70,12 +92,12 @@ class Profile {
   uint32_t AddMapping(const Mapping& mapping);
   uint32_t AddFunction(const Function& function);
   uint32_t AddLocation(const Location& location);
-  // values.size() must equal sample_types.size().
+  // values.size() must equal sample_types.size(), the locations be indices of ours. Sums saturate instead of overflowing.
   void AddSample(std::span<const uint32_t> locations, std::span<const int64_t> values,
                  const std::map<std::string, std::string>& labels = {});
 
-  // Adds all samples of other, whose sample types must equal ours; time and duration become the union's.
-  // False, and nothing changed, when the types differ.
+  // Adds all samples of other, whose sample types must equal ours (a profile without sample types takes other's types and period);
+  // time and duration become the union's. False, and nothing changed, when the types differ.
   bool Merge(const Profile& other);
 
   const std::vector<Mapping>& mappings() const { return mappings_; }
@@ -90,11 +112,11 @@ class Profile {
   std::vector<Function> functions_;
   std::vector<Location> locations_;
   std::vector<Sample> samples_;
-  std::map<Mapping, uint32_t> mapping_index_;
-  std::map<Function, uint32_t> function_index_;
-  std::map<Location, uint32_t> location_index_;
-  std::map<std::pair<std::vector<uint32_t>, std::map<std::string, std::string>>, uint32_t> sample_index_;
+  RowIndex mapping_index_, function_index_, location_index_, sample_index_;
 };
+
+// What people read for a location's innermost frame: the function's name, else "libfoo.so+0x1f2" (offset in the file).
+std::string FrameName(const Profile& profile, const Location& location, size_t line_index = 0);
 
 // One row of a top table. own = self time (the leaf); total = anywhere in the stack, counted once a stack.
 struct TopRow {
