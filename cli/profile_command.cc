@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/profile_command.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/table.h"
+#include "common/api/json.h"
+#include "common/base/clock.h"
+#include "common/base/fd.h"
+#include "common/base/strings.h"
+#include "common/codec/collapsed.h"
+#include "common/codec/pprof.h"
+#include "common/kube/yaml.h"
+#include "sampler/engine/engine.h"
+#include "sampler/publish/samples_file.h"
+#include "sampler/stacks/aggregator.h"
+
+namespace borescope::cli {
+namespace {
+
+#ifdef BORESCOPE_FIXED_PERIOD
+constexpr bool kFixedPeriod = true;  // the test build that shows what the jitter is for
+#else
+constexpr bool kFixedPeriod = false;
+#endif
+
+std::atomic<bool> g_interrupted{false};
+void OnSignal(int) { g_interrupted = true; }
+
+int Fail(const Error& error) {
+  fmt::print(stderr, "error: {}\n", error.message);
+  return 2;
+}
+
+// A child that waits to be released before it becomes the command, so that its first instruction is sampled.
+class Command {
+ public:
+  static Result<std::unique_ptr<Command>> Start(const std::vector<std::string>& argv) {
+    int go[2], failed[2];
+    if (::pipe2(go, O_CLOEXEC) != 0 || ::pipe2(failed, O_CLOEXEC) != 0) return ErrnoError("pipe");
+    pid_t pid = ::fork();
+    if (pid < 0) return ErrnoError("fork");
+    if (pid == 0) {
+      ::close(go[1]);
+      char byte;
+      if (::read(go[0], &byte, 1) != 1) ::_exit(127);  // we gave up before the start
+      std::vector<char*> args;
+      for (const auto& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
+      args.push_back(nullptr);
+      ::execvp(args[0], args.data());
+      int error_number = errno;
+      [[maybe_unused]] ssize_t n = ::write(failed[1], &error_number, sizeof error_number);
+      ::_exit(127);
+    }
+    auto command = std::unique_ptr<Command>(new Command);
+    command->name_ = argv[0];
+    command->pid_ = pid;
+    command->go_ = UniqueFd(go[1]);
+    command->failed_ = UniqueFd(failed[0]);
+    ::close(go[0]);
+    ::close(failed[1]);
+    return command;
+  }
+
+  // The sampler ends before its command does only when the user asked for a duration or pressed Ctrl-C: the command goes on then
+  // in the first case, and gets the terminal's own signal in the second.
+  ~Command() {
+    go_.Reset();
+    if (!released_ && pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  }
+
+  Status Release() {
+    released_ = true;
+    if (::write(go_.get(), "x", 1) != 1) return ErrnoError("start " + name_);
+    int error_number = 0;
+    // The pipe closes at a successful exec.
+    if (::read(failed_.get(), &error_number, sizeof error_number) == sizeof error_number) {
+      ::waitpid(pid_, nullptr, 0);
+      return ErrnoError("start " + name_, error_number);
+    }
+    return OkStatus();
+  }
+
+  bool Ended() {
+    if (!ended_) {
+      int status = 0;
+      if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+        ended_ = true;
+        status_ = status;
+      }
+    }
+    return ended_;
+  }
+
+  std::string Outcome() const {
+    if (WIFEXITED(status_)) return fmt::format("{} exited with {}", name_, WEXITSTATUS(status_));
+    return fmt::format("{} was ended by signal {}", name_, WTERMSIG(status_));
+  }
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  Command() = default;
+  std::string name_;
+  pid_t pid_ = 0;
+  UniqueFd go_, failed_;
+  bool released_ = false, ended_ = false;
+  int status_ = 0;
+};
+
+Result<api::ProfilingSessionSpec> ReadSession(const std::string& path) {
+  ASSIGN_OR_RETURN(std::string text, ReadFile(path, 1 << 20));
+  ASSIGN_OR_RETURN(nlohmann::json json, kube::YamlToJson(text));
+  ASSIGN_OR_RETURN(api::ProfilingSession session, api::ParseProfilingSession(json));
+  RETURN_IF_ERROR(api::ValidateWithoutTarget(session.spec));
+  if (session.spec.profiles.size() != 1 || session.spec.profiles[0].kind != api::ProfileKind::kCpu) {
+    std::string found;
+    for (const auto& profile : session.spec.profiles) found += (found.empty() ? "" : ", ") + std::string(api::ProfileKindName(profile.kind));
+    return Error{ErrorCode::kUnsupported, "spec.profiles: found " + found + "; this version takes one profile of the kind cpu"};
+  }
+  return session.spec;
+}
+
+// Own CPU time of this process, user and kernel, in ns.
+int64_t OwnCpuNs() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  auto ns = [](const timeval& t) { return t.tv_sec * 1'000'000'000LL + t.tv_usec * 1000LL; };
+  return ns(usage.ru_utime) + ns(usage.ru_stime);
+}
+
+size_t TerminalWidth() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::min<size_t>(size.ws_col, 120);
+  return 80;
+}
+
+// What was lost and cut, by reason: "0.2 s lost (ring buffer full)".
+std::string Losses(const engine::JobCounters& kernel, const stacks::JobStats& user) {
+  static constexpr const char* kTexts[] = {
+#define BORESCOPE_LOSS(enumerator, name, text, kind) text,
+      BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
+#undef BORESCOPE_LOSS
+  };
+  enum Class { LOST, TRUNCATED };
+  static constexpr Class kClasses[] = {
+#define BORESCOPE_LOSS(enumerator, name, text, kind) kind,
+      BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
+#undef BORESCOPE_LOSS
+  };
+  std::string lost, cut;
+  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) {
+    if (kClasses[i] == LOST) {
+      const int64_t ns = kernel.loss[i].ns + user.loss[i].ns;
+      if (ns > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", FormatSeconds(static_cast<double>(ns) / 1e9), kTexts[i]);
+    } else if (user.loss[i].count > 0) {
+      cut += fmt::format("{}{} {}", cut.empty() ? "" : ", ", user.loss[i].count, kTexts[i]);
+    }
+  }
+  std::string out = "Lost: " + (lost.empty() ? "nothing" : lost) + ".";
+  if (!cut.empty()) out += " Cut stacks: " + cut + ".";
+  return out;
+}
+
+int64_t LostNs(const engine::JobCounters& kernel, const stacks::JobStats& user) {
+  int64_t ns = 0;
+  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) ns += kernel.loss[i].ns + user.loss[i].ns;
+  return ns;
+}
+
+struct Outcome {
+  profile::Profile profile;
+  engine::JobCounters kernel;
+  stacks::JobStats user;
+  double wall_seconds = 0;
+  int64_t own_cpu_ns = 0;
+  uint64_t memory_bytes = 0;
+};
+
+// One profile of all processes; which sample is whose stands in the label "process".
+profile::Profile MergeWindows(std::vector<stacks::Window> windows, int frequency) {
+  profile::Profile merged;
+  merged.sample_types = {{"samples", "count"}, {"cpu", "nanoseconds"}};
+  merged.default_sample_type = "cpu";
+  merged.period_type = {"cpu", "nanoseconds"};
+  merged.period = 1'000'000'000 / frequency;
+  for (const auto& window : windows) {
+    const profile::Profile& p = window.profile;
+    std::vector<uint32_t> mappings, functions, locations;
+    for (const auto& mapping : p.mappings()) mappings.push_back(merged.AddMapping(mapping));
+    for (const auto& function : p.functions()) functions.push_back(merged.AddFunction(function));
+    for (profile::Location location : p.locations()) {
+      if (location.mapping != profile::kNone) location.mapping = mappings[location.mapping];
+      for (auto& line : location.lines) line.function = functions[line.function];
+      locations.push_back(merged.AddLocation(location));
+    }
+    for (const auto& sample : p.samples()) {
+      std::vector<uint32_t> stack;
+      for (uint32_t location : sample.locations) stack.push_back(locations[location]);
+      merged.AddSample(stack, sample.values, {{"process", SanitizeName(window.comm, 64)}});
+    }
+  }
+  return merged;
+}
+
+Status WriteOutput(const ProfileOptions& options, const profile::Profile& profile) {
+  if (options.output.empty()) return OkStatus();
+  std::string bytes = options.format == "collapsed" ? codec::Collapsed(profile, /*value_index=*/0) : codec::EncodePprof(profile);
+  return WriteFileAtomically(options.output, bytes);
+}
+
+void Print(const ProfileOptions& options, const Outcome& outcome) {
+  TableInput input;
+  input.rows = profile::Top(outcome.profile, 1, 0, static_cast<size_t>(options.top));
+  input.total_ns = outcome.profile.Total(1);
+  input.total_samples = outcome.profile.Total(0);
+  input.wall_seconds = outcome.wall_seconds;
+  input.width = TerminalWidth();
+  const double used = static_cast<double>(outcome.kernel.used_ns) / 1e9;
+  const double sampled = static_cast<double>(outcome.kernel.sampled_ns) / 1e9;
+  const double lost = static_cast<double>(LostNs(outcome.kernel, outcome.user)) / 1e9;
+  fmt::print("{}\n", RenderTable(input));
+  fmt::print("{} samples in {}; sampled {} of {} CPU time used, {} lost, {} unexplained.\n", input.total_samples, FormatSeconds(outcome.wall_seconds),
+             FormatSeconds(sampled), FormatSeconds(used), FormatSeconds(lost), FormatSeconds(used - sampled - lost));
+  fmt::print("{}\n", Losses(outcome.kernel, outcome.user));
+  fmt::print("Cost: {} of CPU, {} of memory.\n", FormatCores(static_cast<double>(outcome.own_cpu_ns) / 1e9 / std::max(outcome.wall_seconds, 1e-3)),
+             FormatBytes(outcome.memory_bytes));
+  if (!options.output.empty()) {
+    if (options.format == "pprof") {
+      fmt::print("Profile: {} (open it with: go tool pprof -http=: {})\n", options.output, options.output);
+    } else {
+      fmt::print("Profile: {}\n", options.output);
+    }
+  }
+}
+
+uint64_t ResidentBytes() {
+  auto status = ReadFile("/proc/self/statm");
+  if (!status.ok()) return 0;
+  auto fields = Split(*status, ' ');
+  return fields.size() < 2 ? 0 : ParseUint(fields[1]).value_or(0) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+Result<int64_t> ParseDuration(const std::string& text) {
+  Error bad{ErrorCode::kInvalid, "--duration: found \"" + text + "\"; give 1ms to 1h, as 10s, 500ms or 1m30s"};
+  int64_t total = 0;
+  std::string_view rest = text;
+  if (rest.empty()) return bad;
+  while (!rest.empty()) {
+    size_t digits = rest.find_first_not_of("0123456789");
+    auto number = ParseUint(rest.substr(0, digits));
+    if (!number || *number > 3'600'000) return bad;
+    rest = digits == std::string_view::npos ? std::string_view() : rest.substr(digits);
+    int64_t unit = 1'000'000'000;
+    if (rest.starts_with("ms")) {
+      unit = 1'000'000;
+      rest.remove_prefix(2);
+    } else if (rest.starts_with("s")) {
+      rest.remove_prefix(1);
+    } else if (rest.starts_with("m")) {
+      unit = 60'000'000'000;
+      rest.remove_prefix(1);
+    } else if (rest.starts_with("h")) {
+      unit = 3'600'000'000'000;
+      rest.remove_prefix(1);
+    } else if (!rest.empty()) {
+      return bad;
+    }
+    total += static_cast<int64_t>(*number) * unit;
+    if (total > 3'600'000'000'000) return bad;
+  }
+  return total >= 1'000'000 ? Result<int64_t>(total) : bad;
+}
+
+int RunProfile(const ProfileOptions& options) {
+  if ((options.all ? 1 : 0) + (options.pids.empty() ? 0 : 1) + (options.command.empty() ? 0 : 1) != 1) {
+    return Fail({ErrorCode::kInvalid, "say what to sample with exactly one of --pid PID, --all or -- COMMAND; see borescope profile --help"});
+  }
+  api::ProfilingSessionSpec spec;
+  spec.duration_seconds = 10;
+  if (!options.session_file.empty()) {
+    auto session = ReadSession(options.session_file);
+    if (!session.ok()) return Fail(session.error().WithContext(options.session_file));
+    spec = *std::move(session);
+  }
+  const int frequency = options.frequency > 0 ? options.frequency : spec.profiles[0].frequency_hertz;
+  int64_t duration_ns = spec.duration_seconds * 1'000'000'000LL;
+  bool until_command_ends = !options.command.empty() && options.duration.empty() && options.session_file.empty();
+  if (!options.duration.empty()) {
+    auto parsed = ParseDuration(options.duration);
+    if (!parsed.ok()) return Fail(parsed.error());
+    duration_ns = *parsed;
+  }
+  if (until_command_ends) duration_ns = 3'600'000'000'000;
+
+  auto engine = engine::Engine::Open({.fixed_period = kFixedPeriod});
+  if (!engine.ok()) return Fail(engine.error());
+  std::unique_ptr<publish::SamplesFile> samples;
+  stacks::Options stack_options;
+  if (!options.samples_file.empty()) {
+    auto file = publish::SamplesFile::Open(options.samples_file);
+    if (!file.ok()) return Fail(file.error());
+    samples = *std::move(file);
+    stack_options.on_sample = [&](const stacks::NamedSample& sample) { samples->Write(sample, "local"); };
+  }
+  auto aggregator = stacks::Aggregator::Create(std::move(stack_options));
+
+  std::unique_ptr<Command> command;
+  if (!options.command.empty()) {
+    auto started = Command::Start(options.command);
+    if (!started.ok()) return Fail(started.error());
+    command = *std::move(started);
+  }
+
+  std::signal(SIGINT, OnSignal);
+  std::signal(SIGTERM, OnSignal);
+  const int64_t own_cpu_start = OwnCpuNs();
+  const int64_t start_mono = NowNs(CLOCK_MONOTONIC), start_boot = NowNs(CLOCK_BOOTTIME);
+  auto job = (*engine)->AddJob({.frequency_hz = frequency,
+                                .kernel_stacks = spec.kernel_stacks == api::KernelStacks::kAuto,
+                                .start_boot_ns = start_boot,
+                                .deadline_boot_ns = start_boot + duration_ns});
+  if (!job.ok()) return Fail(job.error());
+  aggregator->StartJob(*job, {.start_mono_ns = start_mono, .window_ns = 7'200'000'000'000, .frequency_hz = frequency, .split_by_process = true});
+  if (options.all) {
+    if (auto status = (*engine)->AddAllProcesses(*job); !status.ok()) return Fail(status.error());
+  }
+  for (int pid : options.pids) {
+    if (auto status = (*engine)->AddProcess(*job, pid); !status.ok()) {
+      return Fail({status.error().code, fmt::format("--pid {}: {}", pid, status.error().message)});
+    }
+  }
+  if (command) {
+    if (auto status = (*engine)->AddProcess(*job, command->pid()); !status.ok()) return Fail(status.error());
+    if (auto status = command->Release(); !status.ok()) return Fail(status.error());
+  }
+
+  const bool progress = ::isatty(STDERR_FILENO) == 1;
+  int64_t end_mono = start_mono + duration_ns;
+  int64_t next_progress = start_mono;
+  while (true) {
+    int64_t now = NowNs(CLOCK_MONOTONIC);
+    if (now >= end_mono || g_interrupted || (command && command->Ended())) break;
+    pollfd wake{(*engine)->wake_fd(), POLLIN, 0};
+    ::poll(&wake, 1, static_cast<int>(std::min<int64_t>(100, (end_mono - now) / 1'000'000 + 1)));
+    if (auto status = (*engine)->Drain(*aggregator); !status.ok()) return Fail(status.error());
+    if (progress && now >= next_progress) {
+      next_progress = now + 500'000'000;
+      fmt::print(stderr, "\r{:>6} of {}, {} samples ", FormatSeconds(static_cast<double>(now - start_mono) / 1e9),
+                 until_command_ends ? "the command's run" : FormatSeconds(static_cast<double>(duration_ns) / 1e9), aggregator->stats(*job).collected);
+    }
+  }
+  end_mono = std::min(end_mono, NowNs(CLOCK_MONOTONIC));
+  // Nothing is taken any more; the second drain brings what the first held back to put it in order.
+  (*engine)->SetWindow(*job, start_boot, start_boot + (end_mono - start_mono));
+  Outcome outcome;
+  outcome.kernel = (*engine)->counters(*job);
+  for (int i = 0; i < 2; ++i) {
+    ::usleep(30'000);
+    if (auto status = (*engine)->Drain(*aggregator); !status.ok()) return Fail(status.error());
+  }
+  if (progress) fmt::print(stderr, "\r{:60}\r", "");
+  const int64_t used_ns = outcome.kernel.used_ns;
+  outcome.kernel = (*engine)->counters(*job);
+  outcome.kernel.used_ns = used_ns;  // as at the end of the window
+  outcome.profile = MergeWindows(aggregator->CloseWindows(*job, NowNs(CLOCK_MONOTONIC), true), frequency);
+  outcome.profile.time_ns = NowNs(CLOCK_REALTIME) - (NowNs(CLOCK_MONOTONIC) - start_mono);
+  outcome.profile.duration_ns = end_mono - start_mono;
+  outcome.user = aggregator->stats(*job);
+  outcome.wall_seconds = static_cast<double>(end_mono - start_mono) / 1e9;
+  outcome.own_cpu_ns = OwnCpuNs() - own_cpu_start + (*engine)->counters().bpf_ns;
+  outcome.memory_bytes = ResidentBytes() + (*engine)->counters().map_bytes;
+
+  if (command && command->Ended()) fmt::print(stderr, "{}\n", command->Outcome());
+  if (outcome.profile.samples().empty()) {
+    fmt::print(stderr,
+               "error: no samples in {}: what was chosen used {} of CPU; choose a busy process (top shows them), a longer --duration or a higher --frequency\n",
+               FormatSeconds(outcome.wall_seconds), FormatSeconds(static_cast<double>(outcome.kernel.used_ns) / 1e9));
+    return 1;
+  }
+  if (auto status = WriteOutput(options, outcome.profile); !status.ok()) return Fail(status.error());
+  Print(options, outcome);
+  return 0;
+}
+
+}  // namespace borescope::cli

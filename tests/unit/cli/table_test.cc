@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/table.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/profile_command.h"
+#include "common/base/strings.h"
+
+namespace borescope::cli {
+namespace {
+
+TEST(ParseDurationTest, TakesWhatPeopleTypeAndNothingElse) {
+  EXPECT_EQ(*ParseDuration("10s"), 10'000'000'000);
+  EXPECT_EQ(*ParseDuration("10"), 10'000'000'000);
+  EXPECT_EQ(*ParseDuration("1m30s"), 90'000'000'000);
+  EXPECT_EQ(*ParseDuration("250ms"), 250'000'000);
+  for (const char* bad : {"", "0s", "61m", "10x", "-1s", "s", "1.5s", "99999999999999999999s"}) {
+    auto result = ParseDuration(bad);
+    ASSERT_FALSE(result.ok()) << bad;
+    EXPECT_NE(result.error().message.find("--duration: found \"" + std::string(bad)), std::string::npos);
+  }
+}
+
+TEST(RenderTableTest, NoLineIsLongerThanTheTerminal) {
+  TableInput input;
+  input.rows = {{std::string(300, 'n'), std::string(100, 'l'), 900, 800, 8, 9}, {"main.work", "app", 100, 100, 1, 1}};
+  input.total_ns = 1000;
+  input.total_samples = 10;
+  input.wall_seconds = 1e-6;
+  for (size_t width : {60, 80, 120}) {
+    input.width = width;
+    std::string table = RenderTable(input);
+    for (auto line : Split(table, '\n')) {
+      size_t characters = 0;
+      for (unsigned char c : line) characters += (c & 0xc0) != 0x80;
+      EXPECT_LE(characters, width) << line;
+    }
+    EXPECT_NE(table.find(" 80.0%  12.6   90.0%    800m"), std::string::npos) << table;
+  }
+}
+
+TEST(FormatTest, UnitsAreThoseOfKubernetes) {
+  EXPECT_EQ(FormatCores(0.42), "420m");
+  EXPECT_EQ(FormatCores(0.0001), "<1m");
+  EXPECT_EQ(FormatBytes(43 << 20), "43Mi");
+  EXPECT_EQ(FormatSeconds(61.24), "61.2 s");
+  EXPECT_EQ(FormatSeconds(0.0123), "12 ms");
+}
+
+}  // namespace
+}  // namespace borescope::cli
