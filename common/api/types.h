@@ -150,6 +150,9 @@ struct ProfilingSessionSpec {
 };
 
 enum class Phase { kPending, kWaiting, kSampling, kPublishing, kComplete, kFailed, kStopped };
+inline constexpr std::array<std::string_view, 7> kPhaseNames = {"Pending",  "Waiting", "Sampling", "Publishing",
+                                                                "Complete", "Failed",  "Stopped"};
+constexpr std::string_view PhaseName(Phase phase) { return kPhaseNames[static_cast<size_t>(phase)]; }
 
 struct TargetCounts {
   int64_t matched = 0;   // pods that the target names
@@ -331,6 +334,9 @@ struct NodeSampler {
 // ---- NodeSamplerReport -----------------------------------------------------------------------------------------------------
 
 enum class JobState { kAccepted, kWaiting, kSampling, kSampled, kPublished, kFailed };
+inline constexpr std::array<std::string_view, 6> kJobStateNames = {"Accepted", "Waiting",   "Sampling",
+                                                                   "Sampled",  "Published", "Failed"};
+constexpr std::string_view JobStateName(JobState state) { return kJobStateNames[static_cast<size_t>(state)]; }
 
 struct Windows {
   int64_t stored = 0;
@@ -411,9 +417,6 @@ struct NodeSamplerReport {
 };
 
 // ---- Names -----------------------------------------------------------------------------------------------------------------
-
-std::string_view PhaseName(Phase phase);
-std::string_view JobStateName(JobState state);
 
 // "namespace/name/uid" of the session.
 std::string JobId(std::string_view namespace_name, std::string_view name, std::string_view uid);
