@@ -23,6 +23,9 @@ struct ServerOptions {
   std::chrono::milliseconds write_timeout{30'000};  // whole response
   // Asked before the body is read; an answer ends the request. Null: all are let in.
   std::function<std::optional<Response>(const Request& head)> authorize;
+  // The answer to a request that the server refuses before a handler (413 body too large, 400, 405, 404 ...); null: plain text.
+  // `message` is a whole sentence with the limit and the value found.
+  std::function<Response(int status, std::string_view message)> refuse;
 };
 
 struct ServerStats {
@@ -40,7 +43,8 @@ class Server {
   explicit Server(ServerOptions options = {});
   ~Server();  // Stop()
 
-  // Before Start. Exact path; HEAD is answered from GET's handler. Another method on a known path gets 405.
+  // Before Start. Exact path, or, when it ends in "/*", all that begins with what is before the "*" (exact ones first).
+  // HEAD is answered from GET's handler. Another method on a known path gets 405.
   void Handle(std::string method, std::string path, Handler handler);
 
   // Listens on "HOST:PORT" ("[::1]:0", ":8080" = all addresses); port 0 takes a free one.
