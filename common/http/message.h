@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -15,10 +16,12 @@ struct HeaderNameLess {
 // One entry a name; values of a repeated header are joined by ", ".
 using Headers = std::map<std::string, std::string, HeaderNameLess>;
 
+using QueryMap = std::map<std::string, std::string, std::less<>>;
+
 struct Request {
   std::string method = "GET";
   std::string path;                          // "/a/b", decoded in a server, as on the wire in a client
-  std::map<std::string, std::string> query;  // decoded; the first value of a repeated key
+  QueryMap query;        // decoded; the first value of a repeated key
   Headers headers;
   std::string body;          // in a server: without its gzip coding
   std::string peer_address;  // server only: of the TCP connection, never from a header
@@ -40,7 +43,7 @@ struct Response {
 };
 
 // "a=1&b=x%2Fy" in the map's order.
-std::string EncodeQuery(const std::map<std::string, std::string>& query);
+std::string EncodeQuery(const QueryMap& query);
 // All but RFC 3986 unreserved characters as %XX.
 std::string PercentEncode(std::string_view s);
 
