@@ -42,12 +42,6 @@ uint64_t Hash(std::span<const uint32_t> locations, const std::map<std::string, s
   return h;
 }
 
-int64_t SaturatingAdd(int64_t a, int64_t b) {
-  int64_t sum;
-  if (!__builtin_add_overflow(a, b, &sum)) return sum;
-  return a > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
-}
-
 template <typename Row>
 uint32_t Intern(std::vector<Row>& rows, RowIndex& index, const Row& row) {
   uint64_t hash = Hash(row);
@@ -77,6 +71,12 @@ std::string FrameLocation(const Profile& profile, const Location& location, size
 }
 
 }  // namespace
+
+int64_t SaturatingAdd(int64_t a, int64_t b) {
+  int64_t sum;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
+}
 
 void RowIndex::Insert(uint64_t hash, uint32_t row) {
   if (slots_.size() <= used_ * 2) {

@@ -115,6 +115,9 @@ class Profile {
   RowIndex mapping_index_, function_index_, location_index_, sample_index_;
 };
 
+// a + b, or the nearest number that fits: values come from profiles that others wrote.
+int64_t SaturatingAdd(int64_t a, int64_t b);
+
 // What people read for a location's innermost frame: the function's name, else "libfoo.so+0x1f2" (offset in the file).
 std::string FrameName(const Profile& profile, const Location& location, size_t line_index = 0);
 

@@ -4,22 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <limits>
 #include <random>
 
+#include "random_profile.h"
+
 namespace borescope::profile {
 namespace {
-
-uint64_t Seed() {
-  static uint64_t seed = [] {
-    const char* text = getenv("SEED");
-    uint64_t s = text != nullptr ? strtoull(text, nullptr, 10) : std::random_device{}();
-    printf("SEED=%llu\n", static_cast<unsigned long long>(s));
-    return s;
-  }();
-  return seed;
-}
 
 Profile CpuProfile() {
   Profile p;
@@ -126,7 +117,7 @@ TEST(ProfileTest, InlinedFramesAreRowsOfTheirOwn) {
 }
 
 TEST(ProfileTest, MergeOfManyRandomProfilesKeepsTheSums) {
-  std::mt19937_64 random(Seed());
+  std::mt19937_64 random(testing::Seed());
   auto make = [&] {
     Profile p = CpuProfile();
     std::vector<uint32_t> frames;
