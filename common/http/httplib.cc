@@ -241,43 +241,53 @@ class Server::Impl::Worker final : public httplib::Server {
 
   std::optional<Response> CheckHead(const httplib::Request& request) const {
     for (const auto& [name, value] : request.headers) {
-      if (!IsToken(name) || !IsFieldValue(value)) return Response::Text(400, "a header is malformed");
+      if (!IsToken(name) || !IsFieldValue(value)) return Refuse(400, "a header is malformed");
     }
     for (const char* name : {"Host", "Authorization", "Content-Length", "Content-Type", "Content-Encoding", "Transfer-Encoding"}) {
-      if (request.headers.count(name) > 1) return Response::Text(400, std::string("more than one ") + name + " header");
+      if (request.headers.count(name) > 1) return Refuse(400, std::string("more than one ") + name + " header");
     }
     bool has_length = request.has_header("Content-Length"), chunked = request.has_header("Transfer-Encoding");
-    if (has_length && chunked) return Response::Text(400, "both Content-Length and Transfer-Encoding");
+    if (has_length && chunked) return Refuse(400, "both Content-Length and Transfer-Encoding");
     if (chunked && !EqualIgnoreCase(request.get_header_value("Transfer-Encoding"), "chunked")) {
-      return Response::Text(501, "of the transfer codings only chunked is understood");
+      return Refuse(501, "of the transfer codings only chunked is understood");
     }
     std::string length_text = request.get_header_value("Content-Length");
     auto length = ParseUint(length_text);
-    if (has_length && !length) return Response::Text(400, "Content-Length is no number");
+    if (has_length && !length) return Refuse(400, "Content-Length is no number");
     bool may_have_body = request.method != "GET" && request.method != "HEAD" && request.method != "OPTIONS";
-    if (!may_have_body && (chunked || length.value_or(0) > 0)) return Response::Text(400, request.method + " takes no body");
+    if (!may_have_body && (chunked || length.value_or(0) > 0)) return Refuse(400, request.method + " takes no body");
     if (may_have_body && !has_length && !chunked && request.method != "DELETE") {
-      return Response::Text(411, "the request needs a Content-Length");
+      return Refuse(411, "the request needs a Content-Length");
     }
-    if (length.value_or(0) > server_.options_.max_body_bytes) return TooLarge();
-    if (request.get_header_value("Content-Type").starts_with("multipart/")) return Response::Text(415, "multipart bodies are not taken");
+    if (length.value_or(0) > server_.options_.max_body_bytes) return TooLarge(*length);
+    if (request.get_header_value("Content-Type").starts_with("multipart/")) return Refuse(415, "multipart bodies are not taken");
     std::string coding = request.get_header_value("Content-Encoding");
     if (!coding.empty() && !EqualIgnoreCase(coding, "gzip") && !EqualIgnoreCase(coding, "identity")) {
-      return Response::Text(415, "of the content codings only gzip is understood");
+      return Refuse(415, "of the content codings only gzip is understood");
     }
     return std::nullopt;
   }
 
-  Response TooLarge() const {
-    return Response::Text(413, "the body is larger than " + std::to_string(server_.options_.max_body_bytes) + " bytes");
+  // length: as announced; 0 when the body turned out to be too large.
+  Response TooLarge(uint64_t length) const {
+    return Refuse(413, (length > 0 ? "the body has " + std::to_string(length) + " bytes" : "the body is too large") + ", the limit is " +
+                           std::to_string(server_.options_.max_body_bytes) + " bytes, also after gzip: send less in one request");
+  }
+
+  Response Refuse(int status, std::string_view message) const {
+    return server_.options_.refuse ? server_.options_.refuse(status, message) : Response::Text(status, message);
   }
 
   std::optional<Response> Route() {
     auto path = server_.routes_.find(head_.path);
-    if (path == server_.routes_.end()) return Response::Text(404, "no such path");
+    for (size_t slash = head_.path.rfind('/'); path == server_.routes_.end() && slash != std::string::npos && slash > 0;
+         slash = head_.path.rfind('/', slash - 1)) {
+      path = server_.routes_.find(head_.path.substr(0, slash) + "/*");
+    }
+    if (path == server_.routes_.end()) return Refuse(404, "no such path");
     auto method = path->second.find(head_.method == "HEAD" ? "GET" : head_.method);
     if (method == path->second.end()) {
-      Response response = Response::Text(405, "the path is not for this method");
+      Response response = Refuse(405, "the path is not for this method");
       for (const auto& [name, unused] : path->second) {
         std::string& allow = response.headers["Allow"];
         allow += (allow.empty() ? "" : ", ") + name;
@@ -305,11 +315,11 @@ class Server::Impl::Worker final : public httplib::Server {
     if (complete && gunzip && !head_.body.empty()) status = gunzip->Finish();
     if (complete && status.ok()) return true;
     if (!status.ok()) {
-      Fill(Response::Text(status.error().code == ErrorCode::kExhausted ? 413 : 400, status.error().message), out);
+      Fill(Refuse(status.error().code == ErrorCode::kExhausted ? 413 : 400, status.error().message), out);
     } else if (out->status == 413) {
-      Fill(TooLarge(), out);
+      Fill(TooLarge(0), out);
     } else {
-      Fill(Response::Text(400, "the body is cut off"), out);
+      Fill(Refuse(400, "the body is cut off"), out);
     }
     return false;
   }
