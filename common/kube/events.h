@@ -46,7 +46,8 @@ class EventRecorder {
   struct Event {
     ObjectReference regarding;
     std::string type, reason, action, note;
-    int64_t time_ns;
+    int64_t time_ns = 0;
+    uint64_t id = 0;  // of its place in the queue
   };
   struct Series {
     std::string ns, name;
@@ -56,6 +57,7 @@ class EventRecorder {
   void Add(Event event);
   void Run();
   bool Write(const Event& event);  // false: cancelled
+  void Remember(const std::string& key, Series series);
 
   RestClient* const client_;
   const std::string controller_, instance_;
@@ -63,6 +65,7 @@ class EventRecorder {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
+  uint64_t next_id_ = 1;
   std::deque<Event> queue_;
   EventStats stats_;
   std::map<std::string, Series> series_;  // thread_ only

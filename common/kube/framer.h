@@ -18,13 +18,15 @@ class WatchFramer {
 
   explicit WatchFramer(size_t max_object_bytes = kMaxObjectBytes) : max_(max_object_bytes) {}
 
-  // Hands over each object that is complete. False from on_object: stops there (what is left is kept).
+  // Hands over each object that is complete. False from on_object: no more is read and the framer is done with.
   // kExhausted: an object is larger than the bound; kInvalid: something else than objects and white space. Both: drop the stream.
   Status Feed(std::string_view bytes, const std::function<bool(std::string_view object)>& on_object);
   // True between objects.
   bool at_boundary() const { return depth_ == 0; }
 
  private:
+  Error TooLarge() const;
+
   size_t max_;
   std::string partial_;  // the object so far
   int64_t depth_ = 0;

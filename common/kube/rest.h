@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -72,7 +73,8 @@ struct RestStats {
   uint64_t throttled_ms = 0;  // waited for our own token bucket
 };
 
-// The API server's REST interface. Thread-safe. Error codes: 400/422/409-on-create… see CodeOf; KubeError has the rest.
+// The API server's REST interface. Thread-safe. Error codes: 401 403 kDenied, 404 kNotFound, 409 kConflict (also "AlreadyExists"), 410
+// kGone, 429 kExhausted, 405 501 kUnsupported, other 4xx kInvalid, other 5xx and no answer kUnavailable; KubeError has the rest.
 class RestClient {
  public:
   static Result<std::unique_ptr<RestClient>> Create(Config config, std::string user_agent);

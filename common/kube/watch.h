@@ -69,8 +69,6 @@ class Reflector {
 
  private:
   void Run();
-  Status ListOnce();
-  Status WatchOnce(bool* relist, std::string* very_short);
 
   RestClient* const client_;
   const Options options_;
@@ -81,7 +79,6 @@ class Reflector {
   std::atomic<bool> synced_{false};
   mutable std::mutex mutex_;
   WatchStats stats_;
-  std::string resource_version_;  // thread_ only
 };
 
 // Follows one object by its name with one request, O(1) for the API server: always from resourceVersion 0, never a list, so never
@@ -114,7 +111,6 @@ class NamedWatch {
 
  private:
   void Run();
-  Status WatchOnce();
 
   RestClient* const client_;
   const Options options_;
@@ -125,9 +121,6 @@ class NamedWatch {
   std::atomic<bool> connected_{false};
   mutable std::mutex mutex_;
   WatchStats stats_;
-  // thread_ only: the object as last handed over; uid_ is empty while there is none.
-  std::string uid_;
-  int64_t generation_ = 0;
 };
 
 }  // namespace borescope::kube
