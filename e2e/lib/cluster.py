@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test cluster and what runs in it, as the tests use them."""
+import json
+import os
+import subprocess
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CLUSTER = f"{ROOT}/e2e/cluster/cluster"
+PRESET = os.environ.get("BORESCOPE_PRESET", "dev")
+BIN = f"{ROOT}/build/{PRESET}/bin"
+
+
+class Failed(Exception):
+    """A test's expectation that did not hold; the text says what was seen."""
+
+
+def expect(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+def sh(*command, check=True, timeout=120, **more):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
+    if check and done.returncode != 0:
+        raise Failed(f"{' '.join(map(str, command))}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-800:]}")
+    return done
+
+
+def cluster(*args, **more):
+    return sh(CLUSTER, *args, **more).stdout
+
+
+def kubectl(*args, **more):
+    return sh(CLUSTER, "kubectl", *args, **more).stdout
+
+
+def apply(manifest, check=True):
+    """Applies a manifest given as a dict or list of dicts; returns the finished process."""
+    items = manifest if isinstance(manifest, list) else [manifest]
+    return sh(CLUSTER, "kubectl", "apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}), check=check)
+
+
+def get(kind, name, namespace=None):
+    """The object as a dict, or None."""
+    args = ["get", kind, name, "-o", "json"] + (["-n", namespace] if namespace else [])
+    done = sh(CLUSTER, "kubectl", *args, check=False)
+    if done.returncode != 0:
+        if "NotFound" in done.stderr:
+            return None
+        raise Failed(f"kubectl {' '.join(args)}: {done.stderr.strip()[-400:]}")
+    return json.loads(done.stdout)
+
+
+def wait(what, seconds, condition, every=0.2):
+    """Polls until condition() is truthy and returns it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise Failed(f"{what}: not within {seconds} s")
+        time.sleep(every)
+
+
+def condition_of(session, kind):
+    for condition in (session.get("status") or {}).get("conditions", []):
+        if condition["type"] == kind:
+            return condition
+    return None
+
+
+def session(name, namespace="shop", **spec):
+    return {"apiVersion": "profiling.borescope.dev/v1alpha1", "kind": "ProfilingSession", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def wait_finished(name, namespace="shop", seconds=120):
+    """Waits as a user would, and returns the finished session."""
+    kubectl("-n", namespace, "wait", "--for=condition=Finished", f"psess/{name}", f"--timeout={seconds}s", timeout=seconds + 20)
+    return get("psess", name, namespace)
+
+
+def fetch_profile(query, start_ns, end_ns, form="pprof"):
+    """What the store answers to a GET of /pyroscope/render, as bytes."""
+    import urllib.parse
+    state = cluster("status", "--state-dir").strip()
+    url = f"http://10.244.0.1:4040/pyroscope/render?query={urllib.parse.quote(query)}&from={start_ns}&until={end_ns}&format={form}"
+    token = open(f"{state}/borescope/store-token").read().strip()
+    done = subprocess.run([CLUSTER, "exec", "curl", "-sS", "-f", "-H", f"Authorization: Bearer {token}", url], capture_output=True, timeout=60)
+    if done.returncode != 0:
+        raise Failed(f"GET {url}: {done.stderr.decode().strip()[-400:]}")
+    return done.stdout
