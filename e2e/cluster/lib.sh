@@ -13,22 +13,29 @@ API_PORT=16443
 PKI=$STATE/pki
 LOGS=$STATE/logs
 export KUBECONFIG=$PKI/admin.kubeconfig
+export KUBECACHEDIR=$STATE/kubectl-cache  # not in the user's home
 export PATH=$PATH:/usr/sbin:/sbin
 
 node_ip() { echo "10.244.0.$((10 + ${1#node}))"; }
 node_pods() { echo "10.244.${1#node}"; }  # the first three numbers of its pods' addresses
 
-# await TEXT SECONDS LOG CMD...: waits until CMD succeeds; else dies with the last lines of LOG.
+# await TEXT SECONDS LOG CMD...: waits until CMD succeeds; else dies with the last lines of LOG. With WATCH=PID at once when that
+# process has ended.
 await() {
-  local text=$1 seconds=$2 log=$3 deadline
+  local text=$1 seconds=$2 log=$3 deadline why
   shift 3
   deadline=$(($(date +%s%N) + seconds * 1000000000))
   until "$@" >/dev/null 2>&1; do
-    if [ "$(date +%s%N)" -ge "$deadline" ]; then
-      if [ -f "$log" ]; then tail -n 15 "$log" >&2; fi
-      die "$text: not within $seconds s; the lines above are the end of $log"
+    if [ -n "${WATCH:-}" ] && ! kill -0 "$WATCH" 2>/dev/null; then
+      why="its process ended"
+    elif [ "$(date +%s%N)" -ge "$deadline" ]; then
+      why="not within $seconds s"
+    else
+      sleep 0.1
+      continue
     fi
-    sleep 0.1
+    if [ -f "$log" ]; then tail -n 15 "$log" >&2; fi
+    die "$text: $why; the lines above are the end of $log"
   done
 }
 
