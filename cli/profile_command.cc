@@ -219,7 +219,7 @@ profile::Profile MergeWindows(std::vector<stacks::Window> windows, int frequency
 
 Status WriteOutput(const ProfileOptions& options, const profile::Profile& profile) {
   if (options.output.empty()) return OkStatus();
-  std::string bytes = options.format == "collapsed" ? codec::Collapsed(profile, /*value_index=*/0) : codec::EncodePprof(profile);
+  std::string bytes = options.format == "collapsed" ? codec::EncodeCollapsed(profile, /*value_index=*/0) : codec::EncodePprofGzip(profile);
   return WriteFileAtomically(options.output, bytes);
 }
 

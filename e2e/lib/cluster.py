@@ -8,6 +8,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CLUSTER = f"{ROOT}/e2e/cluster/cluster"
 PRESET = os.environ.get("BORESCOPE_PRESET", "dev")
+STATE = os.environ.get("BORESCOPE_STATE", "/run/borescope-e2e")
 BIN = f"{ROOT}/build/{PRESET}/bin"
 
 
@@ -84,10 +85,23 @@ def wait_finished(name, namespace="shop", seconds=120):
 def fetch_profile(query, start_ns, end_ns, form="pprof"):
     """What the store answers to a GET of /pyroscope/render, as bytes."""
     import urllib.parse
-    state = cluster("status", "--state-dir").strip()
     url = f"http://10.244.0.1:4040/pyroscope/render?query={urllib.parse.quote(query)}&from={start_ns}&until={end_ns}&format={form}"
-    token = open(f"{state}/borescope/store-token").read().strip()
+    token = open(f"{STATE}/borescope/store-token").read().strip()
     done = subprocess.run([CLUSTER, "exec", "curl", "-sS", "-f", "-H", f"Authorization: Bearer {token}", url], capture_output=True, timeout=60)
     if done.returncode != 0:
         raise Failed(f"GET {url}: {done.stderr.decode().strip()[-400:]}")
     return done.stdout
+
+
+def signal_api_server(signal_number):
+    """Sends a signal to the test cluster's kube-apiserver: SIGSTOP makes it hang with all its connections open, SIGCONT wakes it."""
+    sent = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = open(f"/proc/{pid}/cmdline").read().split("\0")
+        except OSError:
+            continue
+        if os.path.basename(command[0]) == "kube-apiserver" and any(STATE in argument for argument in command):
+            os.kill(int(pid), signal_number)
+            sent += 1
+    expect(sent == 1, f"{sent} kube-apiservers of {STATE} run")

@@ -11,9 +11,6 @@ import time
 from lib import cluster as c
 from lib import truth
 
-STATE = os.environ.get("BORESCOPE_STATE", "/run/borescope-e2e")
-
-
 class World:
     def __init__(self, seed, long):
         self.seed, self.long = seed, long
@@ -84,7 +81,7 @@ class World:
         """What the sampler of the node wrote of each sample of this session: list of dicts."""
         found = []
         try:
-            with open(f"{STATE}/borescope/samples-{node}") as lines:
+            with open(f"{c.STATE}/borescope/samples-{node}") as lines:
                 for line in lines:
                     if line.endswith("}\n"):
                         sample = json.loads(line)

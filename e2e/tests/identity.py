@@ -5,7 +5,7 @@ import re
 import time
 
 from lib import cluster as c
-from lib.world import STATE, cpu
+from lib.world import cpu
 
 GROUP = "/apis/profiling.borescope.dev/v1alpha1"
 SIX = ["bpf", "perfmon", "sys_ptrace", "checkpoint_restore", "dac_read_search", "syslog"]
@@ -81,7 +81,7 @@ def test_each_capability(world):
         c.cluster("stop", "sampler-node1")
         rest = ",".join(cap for cap in SIX if cap != missing)
         c.cluster("run", "sampler-node1", "--node", "node1", f"--caps={rest}", "--", f"{c.BIN}/borescope-sampler", "--in-cluster-dir", directory, "--api-server",
-                  "https://10.244.0.1:16443", "--sinks", f"{STATE}/borescope/sinks.yaml", "--listen", "127.0.0.1:8082")
+                  "https://10.244.0.1:16443", "--sinks", f"{c.STATE}/borescope/sinks.yaml", "--listen", "127.0.0.1:8082")
         def verdict():
             sampler = c.get("nodesampler", "node1")
             ready = c.condition_of(sampler, "Ready")

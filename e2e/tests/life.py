@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions end when they shall, whoever is stopped or killed."""
 import json
+import signal
 import time
 
 from lib import cluster as c
@@ -44,7 +45,7 @@ def test_api_server_and_operator_stopped(world):
     session = c.get("psess", name, "shop")
     start, end = window_of(session)
     c.cluster("stop", "operator")
-    c.cluster("pause", "kube-apiserver")
+    c.signal_api_server(signal.SIGSTOP)
     try:
         time.sleep(max(0, (end - time.time_ns()) / 1e9) + 3)
         last = _last_sample(world, "node1", name)
@@ -54,7 +55,7 @@ def test_api_server_and_operator_stopped(world):
         profile = Profile(c.fetch_profile(f'{{pod="{pod}",profiling_session=~"{name}.*"}}', start - 10**9, time.time_ns()))
         c.expect(profile.total(0) == len(world.samples("node1", name)), f"the store has {profile.total(0)} samples of {len(world.samples('node1', name))}")
     finally:
-        c.cluster("resume", "kube-apiserver")
+        c.signal_api_server(signal.SIGCONT)
         world.install()
     finished = world.finished(name, seconds=60)
     c.expect(c.condition_of(finished, "Complete")["status"] == "True", json.dumps(finished["status"]["conditions"]))
