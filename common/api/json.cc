@@ -1060,9 +1060,7 @@ Json NodeSamplerStatusPatch(const NodeSamplerStatus& before, const NodeSamplerSt
 Json SessionStatusPatch(const ObjectMeta& session, const ProfilingSessionStatus& before, const ProfilingSessionStatus& after) {
   Json patch = MergePatch(Write(before, kStatusOptions), Write(after, kStatusOptions));
   if (patch.empty()) return patch;
-  Json metadata = {{"uid", session.uid}};
-  if (!session.resource_version.empty()) metadata["resourceVersion"] = session.resource_version;
-  return Json{{"metadata", std::move(metadata)}, {"status", std::move(patch)}};
+  return Json{{"metadata", {{"resourceVersion", session.resource_version}}}, {"status", std::move(patch)}};
 }
 
 Json MergePatch(const Json& from, const Json& to) {

@@ -42,8 +42,8 @@ nlohmann::json SpecPatch(const NodeSamplerSpec& spec, std::string_view resource_
 // What differs between two states of the sampler's own objects; a job that is in `before` only is pruned (null).
 nlohmann::json ReportPatch(const NodeSamplerReportStatus& before, const NodeSamplerReportStatus& after);
 nlohmann::json NodeSamplerStatusPatch(const NodeSamplerStatus& before, const NodeSamplerStatus& after);
-// For profilingsessions/status. Carries the uid, and the resourceVersion unless it is empty: a session that was deleted and made
-// anew under its name, or a second writer, is a 409.
+// For profilingsessions/status, fenced by the session's resourceVersion: a second writer in between, or a session that was deleted
+// and made anew under its name, is a 409 (the server ignores a uid in a patch).
 nlohmann::json SessionStatusPatch(const ObjectMeta& session, const ProfilingSessionStatus& before,
                                   const ProfilingSessionStatus& after);
 
