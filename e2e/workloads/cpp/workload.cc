@@ -7,7 +7,7 @@
 //            [--hz F] [--duty D] [--ms N]
 //
 // --report FILE: one JSON object a second and at the end, cumulative: monotonic_ns, realtime_ns,
-//   pid, seed, threads, entry (names that may stand above a path), process_ns (CPU of the process),
+//   pid, seed, threads, entry (functions that threads begin in), process_ns (CPU of the process),
 //   total_ns (sum of the threads' clocks), paths: [{path, leaf, kind, callback, share, cpu_ns}].
 // --trace FILE: one line a slice: thread id, CLOCK_MONOTONIC from and to, CPU ns, index of the path.
 
@@ -90,7 +90,7 @@ void Report() {
   FILE* out = options.report;
   fprintf(out,
           "{\"monotonic_ns\": %lu, \"realtime_ns\": %lu, \"pid\": %d, \"seed\": %lu, "
-          "\"threads\": %d, \"entry\": [\"main\", \"%s\", \"Run\"], \"process_ns\": %lu, "
+          "\"threads\": %d, \"entry\": [\"main\", \"%s\"], \"process_ns\": %lu, "
           "\"total_ns\": %lu, \"paths\": [",
           Clock(CLOCK_MONOTONIC), Clock(CLOCK_REALTIME), getpid(), kSeed, options.threads,
           kThreadName, Clock(CLOCK_PROCESS_CPUTIME_ID), total);

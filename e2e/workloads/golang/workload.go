@@ -163,8 +163,7 @@ func writeReport() {
 	}
 	all.Monotonic, all.Realtime = clock(clockMonotonic), clock(clockRealtime)
 	all.PID, all.Seed, all.Threads = os.Getpid(), seed, *threads
-	all.Entry = []string{"runtime.main", "main.main", "runtime.goexit", threadName, "main.(*worker).run",
-		"main.(*worker).runSlice"}
+	all.Entry = []string{threadName, "main.main", "runtime.main", "runtime.goexit", "runtime.mstart"}
 	for i, p := range paths {
 		one := pathReport{Kind: p.kind, Callback: p.callback, Share: p.share}
 		for _, step := range p.steps[:len(p.steps)-1] {
