@@ -20,17 +20,17 @@ namespace borescope::http {
 
 // PEM texts; what is empty is not used.
 struct TlsMaterial {
-  std::string ca;  // the only roots that are trusted; empty: those of the system
-  std::string client_certificate;
-  std::string client_key;
+  std::string ca = {};  // the only roots that are trusted; empty: those of the system
+  std::string client_certificate = {};
+  std::string client_key = {};
 };
 
 struct ClientOptions {
-  std::string base_url;  // http://HOST[:PORT] or https://HOST[:PORT], no path
+  std::string base_url = {};  // http://HOST[:PORT] or https://HOST[:PORT], no path
   // Asked at each new connection, so that rotated files are picked up.
-  std::function<Result<TlsMaterial>()> tls;
+  std::function<Result<TlsMaterial>()> tls = nullptr;
   // Asked at each request: the token for "Authorization: Bearer". Null or "": no such header.
-  std::function<Result<std::string>()> bearer;
+  std::function<Result<std::string>()> bearer = nullptr;
   std::string user_agent = "borescope";
   std::chrono::milliseconds connect_timeout{10'000};
   size_t max_response_bytes = 64 << 20;  // after gzip; not for streams

@@ -17,7 +17,6 @@ struct GunzipStream::State {
   size_t max_bytes, max_ratio;
   uint64_t in = 0, out = 0;
   bool in_member = false;  // input ended here would be cut off
-  bool any = false;
 };
 
 GunzipStream::GunzipStream(size_t max_bytes, size_t max_ratio) : state_(std::make_unique<State>()) {
@@ -60,7 +59,6 @@ Status GunzipStream::Append(std::string_view input, std::string* out) {
     input.remove_prefix(used);
     if (rc == Z_STREAM_END) {
       s.in_member = false;
-      s.any = true;
       inflateReset2(&s.z, kGzipWindow);
     } else if (used == 0) {
       return Error{ErrorCode::kInvalid, "not a gzip stream: it makes no progress"};
@@ -70,11 +68,12 @@ Status GunzipStream::Append(std::string_view input, std::string* out) {
 }
 
 Status GunzipStream::Finish() const {
-  if (state_->in_member || !state_->any) return Error{ErrorCode::kInvalid, "the gzip body is cut off"};
+  if (state_->in_member) return Error{ErrorCode::kInvalid, "the gzip body is cut off"};
   return OkStatus();
 }
 
 Result<std::string> Gunzip(std::string_view input, size_t max_bytes, size_t max_ratio) {
+  if (input.empty()) return Error{ErrorCode::kInvalid, "not a gzip stream: empty"};
   GunzipStream stream(max_bytes, max_ratio);
   std::string out;
   RETURN_IF_ERROR(stream.Append(input, &out));

@@ -21,7 +21,7 @@ class GunzipStream {
 
   // Appends to *out what `input` inflates to. kInvalid: not gzip; kExhausted: a bound is reached.
   Status Append(std::string_view input, std::string* out);
-  // kInvalid when the input ended inside a member.
+  // kInvalid when the input ended inside a member. No input at all is fine: an empty body.
   Status Finish() const;
 
  private:

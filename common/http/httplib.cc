@@ -191,6 +191,11 @@ class Server::Impl::Worker final : public httplib::Server {
       Fill(*std::move(refusal_), &out);
       return HandlerResponse::Handled;
     });
+    // Without one httplib writes the exception's text into a response header.
+    set_exception_handler([this](const httplib::Request&, httplib::Response& out, std::exception_ptr) {
+      Log(LogLevel::kError, "a handler threw; that is a fault of this program", {{"path", head_.path}});
+      Fill(Response::Text(500, "internal error"), &out);
+    });
     auto plain = [this](const httplib::Request&, httplib::Response& out) { Run(&out); };
     auto with_body = [this](const httplib::Request&, httplib::Response& out, const httplib::ContentReader& reader) {
       if (ReadBody(reader, &out)) Run(&out);
@@ -312,7 +317,7 @@ class Server::Impl::Worker final : public httplib::Server {
       }
       return status.ok();
     });
-    if (complete && gunzip && !head_.body.empty()) status = gunzip->Finish();
+    if (complete && gunzip) status = gunzip->Finish();
     if (complete && status.ok()) return true;
     if (!status.ok()) {
       Fill(Refuse(status.error().code == ErrorCode::kExhausted ? 413 : 400, status.error().message), out);
@@ -804,7 +809,7 @@ Result<Response> Client::Send(const Request& request, const CallOptions& call) {
     bool ok = connection->http->send(wire, head, error);
     connection->End();
     if (call.canceller != nullptr && call.canceller->cancelled()) return Error{ErrorCode::kUnavailable, what + ": cancelled"};
-    if (ok && gunzip && !response.body.empty()) failure = gunzip->Finish();
+    if (ok && gunzip) failure = gunzip->Finish();
     if (!failure.ok()) return failure.error().WithContext(what);
     if (!ok) {
       if (may_retry && reused && !head_seen && Now() < deadline) continue;

@@ -20,8 +20,8 @@ using QueryMap = std::map<std::string, std::string, std::less<>>;
 
 struct Request {
   std::string method = "GET";
-  std::string path;                          // "/a/b", decoded in a server, as on the wire in a client
-  QueryMap query;        // decoded; the first value of a repeated key
+  std::string path;  // "/a/b", decoded in a server, as on the wire in a client
+  QueryMap query;    // decoded; the first value of a repeated key
   Headers headers;
   std::string body;          // in a server: without its gzip coding
   std::string peer_address;  // server only: of the TCP connection, never from a header
