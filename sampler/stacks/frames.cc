@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampler/stacks/frames.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "common/base/log.h"
+#include "common/base/strings.h"
+#include "sampler/symbols/demangle.h"
+
+namespace borescope::stacks {
+namespace {
+
+// Scopes that are not the id of a mapping or space.
+constexpr uint64_t kKernelScope = UINT64_MAX, kCutScope = UINT64_MAX - 1;
+constexpr uint64_t kLeafBit = uint64_t{1} << 63;  // of a scope: leaves and callers at one address are looked up differently
+constexpr int64_t kReloadNs = 60'000'000'000;
+constexpr size_t kMaxSystemName = 1024;
+
+class ProcessMemory final : public unwind::MemoryReader {
+ public:
+  explicit ProcessMemory(pid_t pid) : pid_(pid) {}
+  bool Read(uint64_t address, void* into, size_t n) const override {
+    iovec local{into, n}, remote{reinterpret_cast<void*>(address), n};
+    return process_vm_readv(pid_, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(n);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+std::string BaseName(std::string_view path) {
+  if (path == "//anon" || path.empty()) return "[anonymous]";
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+// Functions that start a process or a thread: nothing above them is part of a stack.
+bool StartsThread(std::string_view symbol) {
+  static constexpr std::string_view kNames[] = {
+      "_start",  "start_thread", "clone",   "__clone", "clone3", "__clone3", "__libc_start_call_main", "__libc_start_main",
+      "__libc_start_main_impl", "thread_start", "_start_c",
+  };
+  return std::find(std::begin(kNames), std::end(kNames), symbol) != std::end(kNames);
+}
+
+}  // namespace
+
+uint32_t Frames::Add(const Key& key, Frame frame) {
+  uint32_t index = static_cast<uint32_t>(frames_.size());
+  frames_.push_back(std::move(frame));
+  index_.emplace(key, index);
+  return index;
+}
+
+uint32_t Frames::AddFunction(std::string_view symbol, std::string_view module) {
+  std::string key(symbol);
+  key += '\0';
+  key += module;
+  auto [it, added] = function_index_.try_emplace(std::move(key), static_cast<uint32_t>(functions_.size()));
+  if (added) functions_.push_back({symbols::DisplayName(symbol), SanitizeName(symbol, kMaxSystemName), std::string(module)});
+  return it->second;
+}
+
+uint32_t Frames::User(Process& process, uint64_t pc, bool leaf, int64_t now_ns) {
+  uint64_t address = leaf ? pc : pc - 1;
+  auto mapping = spaces_.FindMapping(process, address, now_ns);
+  Key key{(mapping ? mapping->id : process.space->key) | (leaf ? kLeafBit : 0), address};
+  if (auto it = index_.find(key); it != index_.end()) return it->second;
+
+  Frame frame;
+  frame.mapping = mapping;
+  frame.address = frame.linked = address;
+  if (!mapping) return Add(key, std::move(frame));
+
+  ProcessMemory memory(process.tgid);
+  unwind::Place place;
+  std::string symbol;
+  symbols::ElfFile* elf = mapping->elf();
+  if (elf) {
+    auto linked = elf->OffsetToVaddr(address - mapping->start + mapping->offset);
+    if (!linked) return Add(key, std::move(frame));
+    frame.linked = *linked;
+    place.elf = elf;
+    if (auto found = elf->FindSymbol(*linked)) {
+      symbol = std::move(found->name);
+      place.function_start = found->start;
+    }
+  } else {
+    place.memory = &memory;
+    if (auto found = spaces_.FindJit(process, address, now_ns)) {
+      symbol = found->name;
+      place.function_start = found->start;
+      if (auto* again = process.space->Find(address)) {  // reading on in the perf map gave the mapping a new id
+        mapping = frame.mapping = *again;
+        key.scope = mapping->id | (leaf ? kLeafBit : 0);
+      }
+    }
+  }
+  place.pc = leaf ? frame.linked : frame.linked + 1;
+  if (leaf) {
+    frame.leaf = unwind::CheckLeaf(place);
+  } else {
+    frame.caller = unwind::CheckCaller(place);
+  }
+  if (!symbol.empty()) {
+    frame.function = AddFunction(symbol, BaseName(mapping->path));
+    frame.main = symbol == "main";
+    frame.thread_start = StartsThread(symbol);
+    frame.thread_body = symbol.starts_with("_ZNSt6thread11_State_impl") && symbol.ends_with("6_M_runEv");
+  }
+  if (elf) spaces_.files().Touch(mapping->file);
+  return Add(key, std::move(frame));
+}
+
+uint32_t Frames::Kernel(uint64_t pc, bool leaf, int64_t now_ns) {
+  uint64_t address = leaf ? pc : pc - 1;
+  Key key{kKernelScope, address};
+  if (auto it = index_.find(key); it != index_.end()) return it->second;
+  auto load = [&] {
+    kallsyms_ns_ = now_ns;
+    auto loaded = symbols::Kallsyms::Load(proc_root_);
+    if (loaded.ok()) {
+      kallsyms_ = *std::move(loaded);
+    } else if (!kallsyms_failed_) {
+      kallsyms_failed_ = true;
+      Log(LogLevel::kWarning, "kernel frames have no names", {{"error", loaded.error().message}});
+    }
+  };
+  if (!kallsyms_ && !kallsyms_failed_) load();
+  auto found = kallsyms_ ? kallsyms_->Find(address) : std::nullopt;
+  if (kallsyms_ && !found && now_ns - kallsyms_ns_ > kReloadNs) {  // a module or BPF program that is newer than our table
+    load();
+    found = kallsyms_->Find(address);
+  }
+  Frame frame;
+  frame.kind = Frame::Kind::kKernel;
+  // Tenants read profiles: where the kernel lies in memory is not theirs to know.
+  if (kallsyms_ && address >= kallsyms_->text_start() && address < kallsyms_->text_end()) frame.address = address - kallsyms_->text_start();
+  if (!found) {
+    frame.function = AddFunction("[kernel]+?", "[kernel.kallsyms]");
+  } else {
+    std::string module = found->module.empty() ? "[kernel.kallsyms]" : "[" + std::string(found->module) + "]";
+    frame.function = AddFunction(found->name, module);
+  }
+  return Add(key, std::move(frame));
+}
+
+uint32_t Frames::Cut(borescope_loss reason) {
+  static constexpr const char* kTexts[] = {
+#define BORESCOPE_LOSS(enumerator, name, text, kind) "[truncated: " text "]",
+      BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
+#undef BORESCOPE_LOSS
+  };
+  Key key{kCutScope, static_cast<uint64_t>(reason)};
+  if (auto it = index_.find(key); it != index_.end()) return it->second;
+  Frame frame;
+  frame.kind = Frame::Kind::kCut;
+  frame.function = AddFunction(kTexts[reason < LOSS_MAX ? reason : LOSS_NONE], "");
+  return Add(key, std::move(frame));
+}
+
+std::string Frames::Text(const Frame& frame) const {
+  if (frame.function != kNoFunction) return functions_[frame.function].name;
+  char hex[24];
+  std::snprintf(hex, sizeof(hex), "+0x%lx", frame.linked);
+  return (frame.mapping ? BaseName(frame.mapping->path) : "[unknown]") + hex;
+}
+
+std::string Frames::Module(const Frame& frame) const {
+  if (frame.function != kNoFunction) return functions_[frame.function].module;
+  return frame.mapping ? BaseName(frame.mapping->path) : "";
+}
+
+std::vector<uint32_t> Frames::Sweep(const std::vector<bool>& used) {
+  std::vector<uint32_t> moved(frames_.size(), UINT32_MAX);
+  std::vector<Frame> frames;
+  std::vector<FunctionName> functions;
+  std::vector<uint32_t> functions_moved(functions_.size(), kNoFunction);
+  for (uint32_t i = 0; i < frames_.size(); ++i) {
+    if (!used[i]) continue;
+    moved[i] = static_cast<uint32_t>(frames.size());
+    frames.push_back(std::move(frames_[i]));
+    uint32_t& function = frames.back().function;
+    if (function == kNoFunction) continue;
+    if (functions_moved[function] == kNoFunction) {
+      functions_moved[function] = static_cast<uint32_t>(functions.size());
+      functions.push_back(std::move(functions_[function]));
+    }
+    function = functions_moved[function];
+  }
+  std::erase_if(index_, [&](const auto& e) { return moved[e.second] == UINT32_MAX; });
+  for (auto& [key, index] : index_) index = moved[index];
+  std::erase_if(function_index_, [&](const auto& e) { return functions_moved[e.second] == kNoFunction; });
+  for (auto& [key, index] : function_index_) index = functions_moved[index];
+  frames_ = std::move(frames);
+  functions_ = std::move(functions);
+  return moved;
+}
+
+void Frames::Clear() {
+  frames_ = {};
+  index_ = {};
+  functions_ = {};
+  function_index_ = {};
+  kallsyms_.reset();
+  kallsyms_failed_ = false;
+}
+
+size_t Frames::memory_bytes() const {
+  constexpr size_t kNode = 48, kFunction = 400;  // a hash node; strings of a function and of its key
+  return frames_.capacity() * sizeof(Frame) + index_.size() * kNode + functions_.size() * kFunction +
+         (kallsyms_ ? kallsyms_->memory_bytes() : 0);
+}
+
+}  // namespace borescope::stacks

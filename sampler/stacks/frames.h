@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bpf/abi/loss.h"
+#include "sampler/stacks/spaces.h"
+#include "sampler/symbols/kallsyms.h"
+#include "sampler/unwind/frame_check.h"
+
+namespace borescope::stacks {
+
+constexpr uint32_t kNoFunction = UINT32_MAX;
+
+struct FunctionName {
+  std::string name, system_name;
+  std::string module;  // base name of the mapping, "[kernel.kallsyms]", "[nf_tables]"
+};
+
+// One program counter of one mapping, named and checked once.
+struct Frame {
+  enum class Kind : uint8_t { kUser, kKernel, kCut };
+  Kind kind = Kind::kUser;
+  std::shared_ptr<const Mapping> mapping;  // kUser; null: in no mapping that we know
+  uint64_t address = 0;                    // kUser: the instruction, for callers one byte before the return address. kKernel: from _stext
+  uint64_t linked = 0;                     // address in the file
+  uint32_t function = kNoFunction;
+  bool main = false;           // the program's main
+  bool thread_body = false;    // std::thread's body: what calls it is the start of a thread
+  bool thread_start = false;   // known to be called by nobody: start_thread, _start …
+  unwind::LeafRule leaf;       // of an interrupted pc
+  unwind::CallerRule caller;   // of a return address
+};
+
+// Names and verdicts of program counters, by mapping: looked up in files only at first sight.
+class Frames {
+ public:
+  Frames(Spaces& spaces, std::string proc_root) : spaces_(spaces), proc_root_(std::move(proc_root)) {}
+
+  // Indices stay valid until Sweep.
+  uint32_t Leaf(Process& process, uint64_t pc, int64_t now_ns) { return User(process, pc, true, now_ns); }
+  uint32_t Caller(Process& process, uint64_t pc, int64_t now_ns) { return User(process, pc, false, now_ns); }
+  uint32_t Kernel(uint64_t pc, bool leaf, int64_t now_ns);
+  uint32_t Cut(borescope_loss reason);
+
+  const Frame& operator[](uint32_t index) const { return frames_[index]; }
+  const FunctionName& function(uint32_t index) const { return functions_[index]; }
+  // What people read of a frame: its name, or "app+0x1234".
+  std::string Text(const Frame& frame) const;
+  std::string Module(const Frame& frame) const;
+  size_t size() const { return frames_.size(); }
+  // Size of the kernel's text, for its mapping; 0 before the first kernel frame or when kallsyms cannot be read.
+  uint64_t kernel_text_size() const { return kallsyms_ ? kallsyms_->text_end() - kallsyms_->text_start() : 0; }
+
+  // Drops the frames that are not used; returns the new index of each old one.
+  std::vector<uint32_t> Sweep(const std::vector<bool>& used);
+  void Clear();
+  size_t memory_bytes() const;
+
+ private:
+  struct Key {
+    uint64_t scope, address;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& k) const {
+      uint64_t x = (k.scope * 0x9e3779b97f4a7c15u) ^ (k.address * 0xc2b2ae3d27d4eb4fu);
+      return x ^ (x >> 31);
+    }
+  };
+
+  uint32_t User(Process& process, uint64_t pc, bool leaf, int64_t now_ns);
+  uint32_t Add(const Key& key, Frame frame);
+  uint32_t AddFunction(std::string_view symbol, std::string_view module);
+
+  Spaces& spaces_;
+  std::string proc_root_;
+  std::vector<Frame> frames_;
+  std::unordered_map<Key, uint32_t, KeyHash> index_;
+  std::vector<FunctionName> functions_;
+  std::unordered_map<std::string, uint32_t> function_index_;  // by system name, NUL, module
+  std::optional<symbols::Kallsyms> kallsyms_;
+  bool kallsyms_failed_ = false;
+  int64_t kallsyms_ns_ = 0;
+};
+
+}  // namespace borescope::stacks

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "sampler/engine/engine.h"
+#include "sampler/symbols/files.h"
+#include "sampler/symbols/perf_map.h"
+
+namespace borescope::stacks {
+
+// One executable mapping.
+struct Mapping {
+  uint64_t id = 0;  // never used twice: what is known of (id, address) stays true
+  uint64_t start = 0, end = 0, offset = 0;
+  std::string path;                           // "/usr/bin/app", "//anon", "[vdso]"
+  std::shared_ptr<symbols::MappedFile> file;  // null: memory without a file
+
+  symbols::ElfFile* elf() const { return file ? file->elf.get() : nullptr; }
+};
+
+// What is shown of a process; it outlives the process in the windows that hold its samples.
+struct ProcessInfo {
+  pid_t tgid = 0;
+  std::string comm;
+  symbols::Language language = symbols::Language::kUnknown;
+  std::shared_ptr<const Mapping> executable;  // null: not seen
+};
+
+// Executable mappings of an address space. Shared by processes until one of them maps something.
+struct Space {
+  uint64_t key = 0;  // changes when an address may mean something else than before
+  pid_t pid = 0;     // the process that made it: its perf map is read
+  std::map<uint64_t, std::shared_ptr<const Mapping>> mappings;  // by start; they do not overlap
+
+  bool gaps = false;  // an address without a mapping was looked up
+
+  // Code made at run time.
+  symbols::PerfMap perf_map;
+  uint64_t perf_map_read = 0;                  // bytes of the file that were taken
+  int64_t perf_map_ns = INT64_MIN, maps_ns = INT64_MIN;  // when we looked last
+
+  const std::shared_ptr<const Mapping>* Find(uint64_t address) const;
+};
+
+struct Process {
+  pid_t tgid = 0;
+  uint64_t slot = 0;  // the engine's number of its address space
+  uint64_t cgroup_id = 0;
+  std::shared_ptr<Space> space;
+  std::shared_ptr<ProcessInfo> info;
+};
+
+// Which process has which address space, from the side-band of the kernel and, for processes that ran before, from /proc. A process
+// that has ended is kept for some seconds. Bounded: what goes beyond the limits is counted.
+class Spaces {
+ public:
+  static constexpr size_t kMaxProcesses = 32768, kMaxMappings = 65536, kMaxAllMappings = 1 << 19;
+  static constexpr int64_t kKeepNs = 5'000'000'000;    // an ended process
+  static constexpr int64_t kRereadNs = 1'000'000'000;  // pause between two looks at the same file of /proc
+
+  explicit Spaces(std::string proc_root);
+
+  void OnMmap(const engine::Mmap& event);
+  void OnFork(const engine::Fork& event);
+  void OnExec(const engine::Exec& event);
+  void OnExit(const engine::Exit& event);
+  void OnFound(const engine::Found& event);
+
+  // The process of a sample; reads /proc/PID when no event told of it. Null beyond kMaxProcesses.
+  Process* Get(pid_t tgid, uint64_t slot, uint64_t cgroup_id, int64_t now_ns, std::string_view comm);
+  // The mapping at an address, or null. Reads /proc/PID/maps again when there is none, at most once in kRereadNs.
+  std::shared_ptr<const Mapping> FindMapping(Process& process, uint64_t address, int64_t now_ns);
+  // The name a runtime gave its code; valid until the next call. Reads on in the perf map when it grew, at most once in kRereadNs.
+  std::optional<symbols::PerfMap::Found> FindJit(Process& process, uint64_t address, int64_t now_ns);
+
+  void Clear();
+  symbols::FileCache& files() { return files_; }
+  size_t memory_bytes() const;
+  uint64_t untracked() const { return untracked_; }  // processes and mappings beyond the limits
+
+ private:
+  Process* Add(pid_t tgid, uint64_t slot, uint64_t cgroup_id, std::string_view comm);
+  void ReadMaps(Process& process, int64_t now_ns);
+  void Insert(Process& process, Mapping mapping);
+  void SetExecutable(Process& process, const std::shared_ptr<const Mapping>& mapping);
+  Space& Own(Process& process);
+  void Reap(int64_t now_ns);
+  std::vector<pid_t> Relatives(const Process& process) const;
+
+  std::string proc_root_;
+  symbols::FileCache files_;
+  std::unordered_map<pid_t, Process> processes_;
+  struct Ended {
+    int64_t time_ns;
+    pid_t tgid;
+    std::shared_ptr<ProcessInfo> info;  // the same pid may be another process by then
+  };
+  std::deque<Ended> ended_;
+  uint64_t next_id_ = 1;
+  size_t all_mappings_ = 0;  // upper bound: those of ended processes are found again by a recount
+  uint64_t untracked_ = 0;
+};
+
+}  // namespace borescope::stacks

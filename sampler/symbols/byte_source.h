@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+
+namespace borescope::symbols {
+
+// Random access to the bytes of a file or image. Reads never fault: files are read with pread, not mapped, because their owner may
+// truncate them at any time.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual uint64_t size() const = 0;
+  // All n bytes at offset, or false.
+  virtual bool Read(uint64_t offset, void* into, size_t n) const = 0;
+
+  template <typename T>
+  bool ReadValue(uint64_t offset, T* into) const {
+    return Read(offset, into, sizeof(T));
+  }
+  // The bytes up to the next NUL, at most max_bytes; empty when the offset is outside.
+  std::string ReadString(uint64_t offset, size_t max_bytes) const;
+};
+
+// A regular file; kInvalid for anything else.
+Result<std::unique_ptr<ByteSource>> OpenSource(UniqueFd fd);
+std::unique_ptr<ByteSource> MemorySource(std::string bytes);
+
+}  // namespace borescope::symbols

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampler/symbols/files.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace borescope::symbols {
+namespace {
+
+// Opens what an O_PATH descriptor stands for, if it is a regular file: a device must not even be opened.
+Result<UniqueFd> Reopen(UniqueFd path_fd, struct stat* st) {
+  if (fstat(path_fd.get(), st) != 0) return ErrnoError("fstat");
+  if (!S_ISREG(st->st_mode)) return Error{ErrorCode::kInvalid, "not a regular file"};
+  UniqueFd fd(open(("/proc/self/fd/" + std::to_string(path_fd.get())).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd.valid()) return ErrnoError("open");
+  return fd;
+}
+
+FileId IdOf(const struct stat& st) {
+  return {static_cast<uint32_t>(major(st.st_dev)), static_cast<uint32_t>(minor(st.st_dev)), st.st_ino};
+}
+
+}  // namespace
+
+Result<UniqueFd> OpenInRoot(const std::string& proc_root, pid_t pid, std::string_view path) {
+  std::string root = proc_root + "/" + std::to_string(pid) + "/root";
+  UniqueFd root_fd(open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root_fd.valid()) return ErrnoError("open " + root);
+  while (path.starts_with('/')) path.remove_prefix(1);
+  struct open_how how = {};
+  how.flags = O_PATH | O_CLOEXEC;
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+  UniqueFd fd(static_cast<int>(syscall(SYS_openat2, root_fd.get(), std::string(path).c_str(), &how, sizeof(how))));
+  if (!fd.valid()) return ErrnoError("open " + std::string(path));
+  struct stat st;
+  return Reopen(std::move(fd), &st);
+}
+
+size_t FileCache::Hash::operator()(const FileId& id) const {
+  uint64_t x = id.inode * 0x9e3779b97f4a7c15u + (uint64_t{id.device_major} << 32) + id.device_minor;
+  return x ^ (x >> 29);
+}
+
+FileCache::FileCache(std::string proc_root, size_t max_files, size_t max_table_bytes)
+    : proc_root_(std::move(proc_root)), max_files_(max_files), max_table_bytes_(max_table_bytes) {}
+
+std::shared_ptr<MappedFile> FileCache::Get(const FileRequest& request) {
+  if (auto it = files_.find(request.id); it != files_.end()) {
+    MappedFile& file = *it->second.file;
+    bool same = request.build_id.empty() || file.build_id.empty() || file.build_id == request.build_id;
+    if (same && file.elf) {
+      order_.splice(order_.begin(), order_, it->second.place);
+      return it->second.file;
+    }
+    // another file that got the inode, or one that could not be opened then: the old entry lives on in the mappings that have it
+    order_.erase(it->second.place);
+    files_.erase(it);
+  }
+  auto file = std::make_shared<MappedFile>();
+  file->id = request.id;
+  file->path = request.path;
+  file->build_id = request.build_id;
+  while (files_.size() >= max_files_) {
+    auto victim = std::find_if(order_.rbegin(), order_.rend(), [&](const FileId& id) { return files_[id].file.use_count() == 1; });
+    if (victim == order_.rend()) {
+      ++refused_;
+      file->problem = "too many files are in use (" + std::to_string(max_files_) + ")";
+      return file;
+    }
+    files_.erase(*victim);
+    order_.erase(std::next(victim).base());
+  }
+  file->problem = Open(request, *file);
+  order_.push_front(request.id);
+  files_[request.id] = {file, order_.begin()};
+  return file;
+}
+
+// "" when file->elf is set, else why not.
+std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
+  struct stat st;
+  std::string problem;
+  auto parse = [&](UniqueFd fd) -> bool {
+    auto source = OpenSource(std::move(fd));
+    if (!source.ok()) {
+      problem = source.error().message;
+      return true;
+    }
+    auto elf = ElfFile::Parse(*std::move(source));
+    if (!elf.ok()) {
+      problem = elf.error().message;
+      return true;  // it is the file, and of no use
+    }
+    if (!request.build_id.empty() && (*elf)->build_id() != request.build_id) {
+      problem = "the file has another build id than the mapping";
+      return false;
+    }
+    file.elf = *std::move(elf);
+    if (file.build_id.empty()) file.build_id = file.elf->build_id();
+    problem.clear();
+    return true;
+  };
+
+  // The mapping's own link leads to the very file, whatever happened to its name.
+  char range[64];
+  std::snprintf(range, sizeof(range), "/%d/map_files/%lx-%lx", request.pid, request.start, request.end);
+  UniqueFd link(open((proc_root_ + range).c_str(), O_PATH | O_CLOEXEC));
+  if (link.valid()) {
+    auto fd = Reopen(std::move(link), &st);
+    // The mapping may have been replaced since the event: the inode tells, or the build id (an overlay shows other numbers than its
+    // layer's, which the kernel reports).
+    bool same = fd.ok() && (st.st_ino == request.id.inode || !request.build_id.empty());
+    if (same && parse(*std::move(fd))) return problem;
+  } else {
+    problem = ErrnoError(range).message;
+  }
+  if (request.path.starts_with('/') && !request.path.starts_with("//")) {
+    std::vector<pid_t> pids{request.pid};
+    for (size_t i = 0; i < pids.size(); ++i) {
+      pid_t pid = pids[i];
+      if (i == 0 && request.relatives && access((proc_root_ + "/" + std::to_string(pid)).c_str(), F_OK) != 0) {
+        pids = request.relatives();
+        pids.insert(pids.begin(), pid);
+      }
+      auto fd = OpenInRoot(proc_root_, pid, request.path);
+      if (!fd.ok()) {
+        problem = fd.error().message;
+        continue;
+      }
+      if (fstat(fd->get(), &st) != 0) continue;
+      FileId id = IdOf(st);
+      bool same_device = id.device_major == request.id.device_major && id.device_minor == request.id.device_minor;
+      if (id.inode != request.id.inode || (!same_device && request.build_id.empty())) {
+        problem = "another file has its name now";
+        continue;
+      }
+      if (parse(*std::move(fd))) return problem;
+    }
+  }
+  return problem.empty() ? "the process and its file are gone" : problem;
+}
+
+std::shared_ptr<MappedFile> FileCache::Vdso() {
+  if (vdso_) return vdso_;
+  vdso_ = std::make_shared<MappedFile>();
+  vdso_->path = "[vdso]";
+  // Its size is not told: sections end it. The header is the kernel's, not a tenant's.
+  auto address = getauxval(AT_SYSINFO_EHDR);
+  if (address == 0) {
+    vdso_->problem = "this process has no vDSO";
+    return vdso_;
+  }
+  Elf64_Ehdr header;
+  std::memcpy(&header, reinterpret_cast<const void*>(address), sizeof(header));
+  size_t size = header.e_shoff + size_t{header.e_shnum} * header.e_shentsize;
+  auto elf = ElfFile::Parse(MemorySource(std::string(reinterpret_cast<const char*>(address), size)));
+  if (elf.ok()) {
+    vdso_->elf = *std::move(elf);
+    vdso_->build_id = vdso_->elf->build_id();
+  } else {
+    vdso_->problem = elf.error().message;
+  }
+  return vdso_;
+}
+
+void FileCache::Touch(const std::shared_ptr<MappedFile>& file) {
+  if (!file->elf) return;
+  size_t bytes = file->elf->memory_bytes();
+  if (!tables_.empty() && tables_.front().first.lock() == file) {
+    if (tables_.front().second == bytes) return;
+  } else {
+    tables_.remove_if([&](const auto& t) { return t.first.expired() || t.first.lock() == file; });
+    tables_.emplace_front(file, 0);
+  }
+  tables_.front().second = bytes;
+  size_t total = 0;
+  for (auto it = tables_.begin(); it != tables_.end();) {
+    total += it->second;
+    if (total > max_table_bytes_ && it != tables_.begin()) {
+      if (auto old = it->first.lock()) old->elf->DropTables();
+      it = tables_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+size_t FileCache::memory_bytes() const {
+  size_t total = 0;
+  for (const auto& [file, bytes] : tables_) total += bytes;
+  return total + files_.size() * 512;
+}
+
+}  // namespace borescope::symbols

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/result.h"
+#include "sampler/symbols/elf_file.h"
+
+namespace borescope::symbols {
+
+// What a mapping says of its file.
+struct FileId {
+  uint32_t device_major = 0, device_minor = 0;
+  uint64_t inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+
+// One executable file, opened when it was first seen and kept open: it can be read when its process and its name are gone.
+struct MappedFile {
+  FileId id;
+  std::string path;            // as the process sees it
+  std::string build_id;        // raw bytes
+  std::unique_ptr<ElfFile> elf;  // null: could not be opened, or is no ELF file
+  std::string problem;         // why elf is null
+};
+
+// Where to look for a file that pid has mapped.
+struct FileRequest {
+  pid_t pid = 0;
+  // Living processes that see the same root; asked for when pid is gone. May be empty.
+  std::function<std::vector<pid_t>()> relatives;
+  uint64_t start = 0, end = 0;   // of the mapping
+  FileId id;
+  std::string_view path, build_id;
+};
+
+// Opens regular files only, never blocks on a FIFO, never follows a link of the process out of its own root.
+Result<UniqueFd> OpenInRoot(const std::string& proc_root, pid_t pid, std::string_view path);
+
+// Bounded: at most max_files, unused ones go first, least recently used first; symbol tables within max_table_bytes.
+class FileCache {
+ public:
+  FileCache(std::string proc_root, size_t max_files, size_t max_table_bytes);
+  // Never null. The same file gives the same object while it is cached and unchanged.
+  std::shared_ptr<MappedFile> Get(const FileRequest& request);
+  // Our own vDSO: the kernel maps the same image into every 64-bit process.
+  std::shared_ptr<MappedFile> Vdso();
+  // To be called after look-ups in a file's tables: notes the use, and drops the tables used longest ago when there are too many.
+  void Touch(const std::shared_ptr<MappedFile>& file);
+  size_t memory_bytes() const;
+  size_t size() const { return files_.size(); }
+  uint64_t refused() const { return refused_; }  // files not opened because max_files are in use
+
+ private:
+  struct Hash {
+    size_t operator()(const FileId& id) const;
+  };
+  struct Slot {
+    std::shared_ptr<MappedFile> file;
+    std::list<FileId>::iterator place;
+  };
+  std::string Open(const FileRequest& request, MappedFile& file);
+
+  std::string proc_root_;
+  size_t max_files_, max_table_bytes_;
+  std::unordered_map<FileId, Slot, Hash> files_;
+  std::list<FileId> order_;  // most recently asked for first
+  std::list<std::pair<std::weak_ptr<MappedFile>, size_t>> tables_;
+  std::shared_ptr<MappedFile> vdso_;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace borescope::symbols
