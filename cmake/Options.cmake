@@ -12,6 +12,9 @@ set(CMAKE_C_FLAGS_DEV "-O1 -g1" CACHE STRING "" FORCE)
 
 # We are profiled by ourselves: frame pointers always.
 add_compile_options(-Wall -Wextra -Werror -fno-omit-frame-pointer)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>) # g++ 12 at -O3 warns of its own std::string
+endif()
 if(BORESCOPE_SANITIZE)
   add_compile_options(-fsanitize=${BORESCOPE_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${BORESCOPE_SANITIZE})
