@@ -16,14 +16,15 @@ function(bpf_object name)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h) # only what a change must rebuild
   add_custom_command(
     OUTPUT ${object}
-    COMMAND ${BPF_CLANG} -g -O2 -target bpf -mcpu=v3 -D__TARGET_ARCH_${BPF_ARCH} -Wall -Wextra -Werror
-            -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_SOURCE_DIR} -c ${source} -o ${object}
+    COMMAND ${BPF_CLANG} -g -O2 -target bpf -mcpu=v3 -D__TARGET_ARCH_${BPF_ARCH} -Wall -Wextra -Wno-unused-parameter -Werror
+            -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}
+            -idirafter /usr/include/${CMAKE_LIBRARY_ARCHITECTURE} -c ${source} -o ${object}
     COMMAND ${BPF_STRIP} -g ${object}
     DEPENDS ${source} ${headers}
     VERBATIM)
   add_custom_command(
     OUTPUT ${skeleton}
-    COMMAND ${BPFTOOL} gen skeleton ${object} name ${name} > ${skeleton}
+    COMMAND ${BPFTOOL} gen skeleton ${object} name ${name}_bpf > ${skeleton}
     DEPENDS ${object})
   add_custom_target(${name}_skel_header DEPENDS ${skeleton})
   add_library(${name}_skel INTERFACE)

@@ -23,7 +23,7 @@ enum borescope_record_type {
 	RECORD_FORK,         /* a new process (not a thread) that shares its parent's address-space slot until exec */
 	RECORD_EXEC,         /* the process got a new address space */
 	RECORD_EXIT,         /* a thread ended */
-	RECORD_CGROUP_MKDIR, /* a cgroup was made below a wanted one, or its name holds a pod uid that is wanted */
+	RECORD_CGROUP_MKDIR, /* a cgroup of a wanted pod was made, or got its first process */
 	RECORD_CGROUP_RMDIR,
 };
 
@@ -105,6 +105,7 @@ struct borescope_cgroup {
 	struct borescope_record head;
 	__u64 cgroup_id;
 	__u64 parent_id;
-	__u64 slot_cgroup_id; /* the wanted ancestor whose slot it inherited, 0 = none */
+	__u64 container_id; /* of the container that it is or lies in; 0: it is a pod's own */
+	__u64 pod_high, pod_low; /* the pod's uid: 32 hexadecimal digits */
 	char name[BORESCOPE_CGROUP_NAME_MAX];
 };
