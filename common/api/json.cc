@@ -219,10 +219,10 @@ class Reader {
   // The whole number of nanoseconds in a string, for readers that take JSON numbers for doubles.
   void IntText(std::string_view key, int64_t& out) {
     std::string text;
-    Text(key, text, TextRule{20});
+    Text(key, text, TextRule{18});  // 31 years: always fits
     if (error_ || text.empty()) return;
     std::optional<uint64_t> number = ParseUint(text);
-    if (!number || *number > static_cast<uint64_t>(INT64_MAX)) return FailAt(Path{&path_, key}, text, "give a whole number in a string");
+    if (!number) return FailAt(Path{&path_, key}, text, "give a string of digits");
     out = static_cast<int64_t>(*number);
   }
 
@@ -249,8 +249,8 @@ class Reader {
   void RoundedMemory(std::string_view key, int64_t& out) { Memory(key, out, 0); }
 
   template <typename E>
-  void Enum(std::string_view key, E& out, const auto& names) {
-    const Json* value = Find(key);
+  void Enum(std::string_view key, E& out, const auto& names, bool required = false) {
+    const Json* value = FindOrFail(key, required, "one of " + Join(names));
     if (value == nullptr) return;
     const std::string* text = value->get_ptr<const std::string*>();
     auto it = text == nullptr ? names.end() : std::find(names.begin(), names.end(), *text);
@@ -272,7 +272,8 @@ class Reader {
   }
 
   template <typename T>
-  void Object(std::string_view key, T& out) {
+  void Object(std::string_view key, T& out, bool required = false) {
+    if (FindOrFail(key, required, "an object") == nullptr) return;
     With(key, [&](Reader& reader) { Visit(reader, out); });
   }
   template <typename T>
@@ -416,13 +417,14 @@ class Reader {
 
 // ---- Writing ---------------------------------------------------------------------------------------------------------------
 
-// An object being written. Empty texts, lists and maps, times that are not set and objects that are as by default are left out.
+// An object being written. Empty texts, lists and maps and times that are not set are left out.
 class Writer {
  public:
   static constexpr bool kReading = false;
   struct Options {
-    bool cut = false;         // a status: make texts safe, cut texts and lists to their bounds
-    bool leave_zeros = true;  // write numbers that are 0
+    bool cut = false;       // make texts safe, cut texts and lists to their bounds
+    bool zeros = false;     // write numbers that are 0
+    bool defaults = false;  // write objects that are as by default
   };
 
   Writer(Json& object, Options options) : object_(object), options_(options) { object_ = Json::object(); }
@@ -440,7 +442,7 @@ class Writer {
     Put(key, std::move(list));
   }
   void Int(std::string_view key, int64_t value, int64_t, int64_t, bool = false) {
-    if (value != 0 || options_.leave_zeros) Put(key, value);
+    if (value != 0 || options_.zeros) Put(key, value);
   }
   void OptionalInt(std::string_view key, const std::optional<int>& value, int64_t, int64_t) {
     if (value) Put(key, *value);
@@ -459,7 +461,7 @@ class Writer {
   void Memory(std::string_view key, int64_t value, int64_t) { Put(key, FormatMemory(value)); }
   void RoundedMemory(std::string_view key, int64_t value) { Put(key, FormatMemoryRounded(value)); }
   template <typename E>
-  void Enum(std::string_view key, E value, const auto& names) {
+  void Enum(std::string_view key, E value, const auto& names, bool = false) {
     Put(key, names[static_cast<size_t>(value)]);
   }
   template <typename E>
@@ -469,8 +471,8 @@ class Writer {
   void Choice(std::string_view key, const std::string& value, const auto&) { Put(key, value); }
 
   template <typename T>
-  void Object(std::string_view key, T& value) {
-    if (!(value == T{})) Put(key, Written(value));
+  void Object(std::string_view key, T& value, bool = false) {
+    if (options_.defaults || !(value == T{})) Put(key, Written(value));
   }
   template <typename T>
   void OptionalObject(std::string_view key, std::optional<T>& value) {
@@ -761,7 +763,7 @@ void Visit(A& a, JobProfile& x) {
 template <typename A>
 void Visit(A& a, Job& x) {
   a.Text("id", x.id, TextRule{kMaxJobIdBytes}, kRequired);
-  a.Object("session", x.session);
+  a.Object("session", x.session, kRequired);
   a.Texts("podUIDs", x.pod_uids, kMaxPodsPerNode, kUid);
   a.Texts("containerNames", x.container_names, kMaxContainers, TextRule{63});
   a.List("profiles", x.profiles, kMaxProfiles);
@@ -861,7 +863,7 @@ void Visit(A& a, ReportedSink& x) {
 
 template <typename A>
 void Visit(A& a, JobReport& x) {
-  a.Enum("state", x.state, kJobStateNames);
+  a.Enum("state", x.state, kJobStateNames, kRequired);
   a.Text("reason", x.reason, kWord);
   a.Text("message", x.message, kMessage);
   a.Time("startTime", x.start_time);
@@ -891,10 +893,10 @@ void Visit(A& a, NodeSamplerReportStatus& x) {
   a.ObjectMap("jobs", x.jobs, kMaxJobsPerNode, TextRule{kMaxJobIdBytes});
 }
 
-constexpr Writer::Options kSpecOptions{.cut = false, .leave_zeros = true};
-constexpr Writer::Options kNodeSpecOptions{.cut = false, .leave_zeros = false};
-constexpr Writer::Options kStatusOptions{.cut = true, .leave_zeros = true};
-constexpr Writer::Options kNodeStatusOptions{.cut = true, .leave_zeros = false};
+constexpr Writer::Options kSpecOptions{.zeros = true, .defaults = true};
+constexpr Writer::Options kStatusOptions{.cut = true, .zeros = true};
+constexpr Writer::Options kNodeSpecOptions{};
+constexpr Writer::Options kNodeStatusOptions{.cut = true};
 
 template <typename T>
 Json Write(const T& value, Writer::Options options) {

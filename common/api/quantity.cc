@@ -16,10 +16,16 @@ struct Unit {
 constexpr std::array<Unit, 4> kBinaryUnits = {{{"Ti", int64_t{1} << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}}};
 constexpr std::array<Unit, 4> kDecimalUnits = {{{"T", 1'000'000'000'000}, {"G", 1'000'000'000}, {"M", 1'000'000}, {"k", 1'000}}};
 
+// Digits, at most so many, without a needless 0 in front.
+std::optional<uint64_t> ParseDigits(std::string_view text, size_t most) {
+  if (text.size() > most || (text.size() > 1 && text[0] == '0')) return std::nullopt;
+  return ParseUint(text);
+}
+
 // "12.345" to thousandths; at most three digits after the point.
 std::optional<int64_t> ParseThousandths(std::string_view text, int64_t most_whole) {
   size_t point = text.find('.');
-  std::optional<uint64_t> whole = ParseUint(text.substr(0, point));
+  std::optional<uint64_t> whole = ParseDigits(text.substr(0, point), 18);
   if (!whole || *whole > static_cast<uint64_t>(most_whole)) return std::nullopt;
   int64_t value = static_cast<int64_t>(*whole) * 1000;
   if (point == std::string_view::npos) return value;
@@ -33,13 +39,9 @@ std::optional<int64_t> ParseThousandths(std::string_view text, int64_t most_whol
 }  // namespace
 
 std::optional<int64_t> ParseCpu(std::string_view text) {
-  constexpr int64_t kMostCores = 1'000'000;
-  if (text.ends_with('m')) {
-    std::optional<uint64_t> millis = ParseUint(text.substr(0, text.size() - 1));
-    if (!millis || *millis > kMostCores * 1000) return std::nullopt;
-    return static_cast<int64_t>(*millis);
-  }
-  return ParseThousandths(text, kMostCores);
+  if (!text.ends_with('m')) return ParseThousandths(text, 999);
+  std::optional<uint64_t> millis = ParseDigits(text.substr(0, text.size() - 1), 6);
+  return millis ? std::optional<int64_t>(static_cast<int64_t>(*millis)) : std::nullopt;
 }
 
 std::string FormatCpu(int64_t millis) {
@@ -56,9 +58,8 @@ std::optional<int64_t> ParseMemory(std::string_view text) {
       }
     }
   }
-  std::optional<uint64_t> value = ParseUint(text);
-  if (!value || *value > static_cast<uint64_t>(INT64_MAX / factor)) return std::nullopt;
-  return static_cast<int64_t>(*value) * factor;
+  std::optional<uint64_t> value = ParseDigits(text, factor == 1 ? 15 : 6);
+  return value ? std::optional<int64_t>(static_cast<int64_t>(*value) * factor) : std::nullopt;
 }
 
 std::string FormatMemory(int64_t bytes) {

@@ -9,12 +9,12 @@
 // The forms in which people read and write amounts in the API; whole numbers inside.
 namespace borescope::api {
 
-// "100m", "2", "0.5" to thousandths of a core; nothing when it is not such a text, finer than a thousandth, or above a million cores.
+// "100m", "2", "0.5" to thousandths of a core; nothing when it is not such a text, finer than a thousandth, or 1000 cores and more.
 std::optional<int64_t> ParseCpu(std::string_view text);
 // 100 -> "100m", 2000 -> "2".
 std::string FormatCpu(int64_t millis);
 
-// "256Mi", "1Gi", "1000000", "64M" to bytes; suffixes k M G T Ki Mi Gi Ti, whole numbers only.
+// "256Mi", "1Gi", "64M" to bytes: at most six digits with a suffix k M G T Ki Mi Gi Ti, or fifteen without.
 std::optional<int64_t> ParseMemory(std::string_view text);
 // The largest binary unit that divides it: 268435456 -> "256Mi".
 std::string FormatMemory(int64_t bytes);
