@@ -149,37 +149,37 @@ size_t TerminalWidth() {
   return 80;
 }
 
-// What was lost and cut, by reason: "0.2 s lost (ring buffer full)".
-std::string Losses(const engine::JobCounters& kernel, const stacks::JobStats& user) {
-  static constexpr const char* kTexts[] = {
-#define BORESCOPE_LOSS(enumerator, name, text, kind) text,
-      BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
+enum class LossClass { LOST, TRUNCATED };
+struct LossRow {
+  const char* text;
+  LossClass kind;
+};
+constexpr LossRow kLossRows[] = {
+#define BORESCOPE_LOSS(enumerator, name, text, kind) {text, LossClass::kind},
+    BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
 #undef BORESCOPE_LOSS
-  };
-  enum Class { LOST, TRUNCATED };
-  static constexpr Class kClasses[] = {
-#define BORESCOPE_LOSS(enumerator, name, text, kind) kind,
-      BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
-#undef BORESCOPE_LOSS
-  };
-  std::string lost, cut;
-  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) {
-    if (kClasses[i] == LOST) {
-      const int64_t ns = kernel.loss[i].ns + user.loss[i].ns;
-      if (ns > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", FormatSeconds(static_cast<double>(ns) / 1e9), kTexts[i]);
-    } else if (user.loss[i].count > 0) {
-      cut += fmt::format("{}{} {}", cut.empty() ? "" : ", ", user.loss[i].count, kTexts[i]);
-    }
-  }
-  std::string out = "Lost: " + (lost.empty() ? "nothing" : lost) + ".";
-  if (!cut.empty()) out += " Cut stacks: " + cut + ".";
-  return out;
-}
+};
 
 int64_t LostNs(const engine::JobCounters& kernel, const stacks::JobStats& user) {
   int64_t ns = 0;
-  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) ns += kernel.loss[i].ns + user.loss[i].ns;
+  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) {
+    if (kLossRows[i].kind == LossClass::LOST) ns += kernel.loss[i].ns + user.loss[i].ns;
+  }
   return ns;
+}
+
+// What was lost and cut, by reason: "Lost: 0.2 s ring buffer full. Cut stacks: 85 no frame pointer."
+std::string Losses(const engine::JobCounters& kernel, const stacks::JobStats& user) {
+  std::string lost, cut;
+  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) {
+    if (kLossRows[i].kind == LossClass::LOST) {
+      const int64_t ns = kernel.loss[i].ns + user.loss[i].ns;
+      if (ns > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", FormatSeconds(static_cast<double>(ns) / 1e9), kLossRows[i].text);
+    } else if (user.loss[i].count > 0) {
+      cut += fmt::format("{}{} {}", cut.empty() ? "" : ", ", user.loss[i].count, kLossRows[i].text);
+    }
+  }
+  return "Lost: " + (lost.empty() ? "nothing" : lost) + ". Cut stacks: " + (cut.empty() ? "none" : cut) + ".";
 }
 
 struct Outcome {
@@ -226,6 +226,9 @@ Status WriteOutput(const ProfileOptions& options, const profile::Profile& profil
 void Print(const ProfileOptions& options, const Outcome& outcome) {
   TableInput input;
   input.rows = profile::Top(outcome.profile, 1, 0, static_cast<size_t>(options.top));
+  for (auto& row : input.rows) {
+    if (row.location == "[kernel.kallsyms]") row.location = "[kernel]";
+  }
   input.total_ns = outcome.profile.Total(1);
   input.total_samples = outcome.profile.Total(0);
   input.wall_seconds = outcome.wall_seconds;
