@@ -49,9 +49,9 @@ struct Config {
 
 // What the flags of a program say. Exactly one way wins: kubeconfig when set, else the folder.
 struct ConfigFlags {
-  std::string kubeconfig;
+  std::string kubeconfig = {};
   std::string in_cluster_dir = "/var/run/secrets/kubernetes.io/serviceaccount";
-  std::string api_server;  // overrides the server of either
+  std::string api_server = {};  // overrides the server of either
 };
 Result<Config> LoadConfig(const ConfigFlags& flags);
 

@@ -41,7 +41,7 @@ struct KubeError {
 };
 
 struct CallOptions {
-  std::string subresource;  // "status"
+  std::string subresource = {};  // "status"
   bool dry_run = false;     // dryRun=All
   std::chrono::milliseconds timeout{30'000};
   http::Canceller* canceller = nullptr;  // ends the call, also while it waits for its turn or for a retry
@@ -50,11 +50,11 @@ struct CallOptions {
 };
 
 struct ListOptions {
-  std::string ns;  // empty: all
-  std::string label_selector;
-  std::string field_selector;
+  std::string ns = {};  // empty: all
+  std::string label_selector = {};
+  std::string field_selector = {};
   int page_size = 500;
-  Projection projection;  // of each item
+  Projection projection = {};  // of each item
 };
 
 struct ObjectList {
@@ -63,8 +63,8 @@ struct ObjectList {
 };
 
 struct Preconditions {
-  std::string uid;
-  std::string resource_version;
+  std::string uid = {};
+  std::string resource_version = {};
 };
 
 struct RestStats {

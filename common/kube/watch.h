@@ -45,12 +45,12 @@ class Reflector {
  public:
   struct Options {
     Resource resource;
-    std::string ns;  // empty: all
-    std::string label_selector;
-    std::string field_selector;
+    std::string ns = {};  // empty: all
+    std::string label_selector = {};
+    std::string field_selector = {};
     // Kept of each object; metadata.{name,namespace,uid,resourceVersion,generation} always are.
-    Projection projection;
-    WatchTiming timing;
+    Projection projection = {};
+    WatchTiming timing = {};
   };
   struct Handler {
     // The complete set: replaces whatever was known.
@@ -87,9 +87,9 @@ class NamedWatch {
  public:
   struct Options {
     Resource resource;  // cluster-scoped, or `ns` set
-    std::string ns;
-    std::string name;
-    Projection projection;
+    std::string ns = {};
+    std::string name = {};
+    Projection projection = {};
     WatchTiming timing{.min_life = std::chrono::seconds(1800), .max_life = std::chrono::seconds(3600)};
   };
   struct Handler {
