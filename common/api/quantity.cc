@@ -77,7 +77,7 @@ std::string FormatMemoryRounded(int64_t bytes) {
 }
 
 std::string FormatSeconds(int64_t ns) {
-  int64_t millis = (ns + (ns < 0 ? -500'000 : 500'000)) / 1'000'000;
+  int64_t millis = ns / 1'000'000 + ns % 1'000'000 / 500'000;  // rounded, without overflow
   std::string text = millis < 0 ? "-" : "";
   millis = std::abs(millis);
   text += std::to_string(millis / 1000);

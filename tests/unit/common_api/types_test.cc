@@ -104,6 +104,8 @@ TEST(QuantityTest, RoundTripsAndRefusals) {
   EXPECT_EQ(FormatSeconds(0), "0s");
   EXPECT_EQ(FormatSeconds(-100'000'000), "-0.1s");
   EXPECT_EQ(FormatSeconds(1'499'999), "0.001s");
+  EXPECT_EQ(FormatSeconds(-1'500'000), "-0.002s");
+  EXPECT_EQ(FormatSeconds(INT64_MAX), "9223372036.855s");
   for (int64_t ms : {int64_t{0}, int64_t{1}, int64_t{10}, int64_t{100}, int64_t{61234}, int64_t{-5}, int64_t{86'400'000}}) {
     EXPECT_EQ(ParseSeconds(FormatSeconds(ms * 1'000'000)), ms * 1'000'000);
   }
