@@ -183,6 +183,7 @@ void JobFigures::CountRestartGap(std::optional<int64_t> cpu_now, bool all_contai
   int64_t stored_end = before_.windows.last_stored_start != 0 ? before_.windows.last_stored_start + kWindowNs : start_real_ns;
   double gap_ns = static_cast<double>(std::max<int64_t>(0, resume_real_ns - stored_end));
   double until_now_ns = static_cast<double>(std::max<int64_t>(1, now_real_ns - stored_end));
+  double in_time = resume_real_ns >= now_real_ns ? 1.0 : std::min(1.0, gap_ns / until_now_ns);
   double stored_ns = static_cast<double>(std::max<int64_t>(1, stored_end - start_real_ns));
   int64_t lost = 0;
   if (cpu_now && before_.cpu_at_arm_ns > 0 && *cpu_now >= before_.cpu_at_last_window_ns) {
@@ -196,7 +197,7 @@ void JobFigures::CountRestartGap(std::optional<int64_t> cpu_now, bool all_contai
     }
     before_.cpu.sampled_ns = std::min(before_.cpu.sampled_ns, kept);
     before_.cpu.used_ns = before_.cpu.sampled_ns + before_.cpu.lost_ns;
-    lost = static_cast<int64_t>(static_cast<double>(*cpu_now - before_.cpu_at_last_window_ns) * part * std::min(1.0, gap_ns / until_now_ns));
+    lost = static_cast<int64_t>(static_cast<double>(*cpu_now - before_.cpu_at_last_window_ns) * part * in_time);
   } else if (before_.windows.last_stored_start != 0) {
     lost = static_cast<int64_t>(static_cast<double>(before_.cpu.used_ns) / stored_ns * gap_ns);
   }

@@ -248,6 +248,13 @@ std::vector<Action> JobMachine::OnTick(Now now) {
   std::vector<Action> actions;
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     JobRecord& job = it->second;
+    // Not in the tick that finishes it: what it has brought is still to be named and published.
+    if (job.leaving && !job.armed) {
+      actions.push_back({Action::Kind::kForget, it->first});
+      changed_.erase(it->first);
+      it = jobs_.erase(it);
+      continue;
+    }
     if (job.armed && job.start_boot_ns == 0 && job.spec.wait_until != 0 && now.real_ns > job.spec.wait_until + kWaitGraceNs) {
       job.armed = false;
       actions.push_back({Action::Kind::kFinish, it->first});
@@ -264,13 +271,7 @@ std::vector<Action> JobMachine::OnTick(Now now) {
       actions.push_back({Action::Kind::kFinish, it->first});
       Go(job, api::JobState::kSampled, job.reason, job.message);
     }
-    if (job.leaving && !job.armed) {
-      actions.push_back({Action::Kind::kForget, it->first});
-      changed_.erase(it->first);
-      it = jobs_.erase(it);
-    } else {
-      ++it;
-    }
+    ++it;
   }
   return actions;
 }
@@ -278,6 +279,7 @@ std::vector<Action> JobMachine::OnTick(Now now) {
 int64_t JobMachine::NextTickBootNs() const {
   int64_t next = INT64_MAX;
   for (const auto& [id, job] : jobs_) {
+    if (!job.armed && job.leaving) return 0;
     if (!job.armed) continue;
     if (job.start_boot_ns != 0 && job.state != api::JobState::kSampling) next = std::min(next, job.start_boot_ns);
     if (job.deadline_boot_ns != 0) next = std::min(next, job.deadline_boot_ns + kDrainNs);

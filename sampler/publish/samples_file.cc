@@ -23,8 +23,9 @@ constexpr const char* kLossNames[] = {
 
 }  // namespace
 
-Result<std::unique_ptr<SamplesFile>> SamplesFile::Open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+Result<std::unique_ptr<SamplesFile>> SamplesFile::Open(const std::string& path, Mode mode) {
+  int how = mode == Mode::kAppend ? O_APPEND : O_TRUNC;
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | how | O_CLOEXEC, 0644));
   if (!fd.valid()) return ErrnoError("--samples " + path);
   return std::unique_ptr<SamplesFile>(new SamplesFile(path, std::move(fd)));
 }

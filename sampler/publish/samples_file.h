@@ -17,8 +17,9 @@ namespace borescope::publish {
 // Not thread-safe. Lines are written in blocks; a write that fails is logged once and ends the writing.
 class SamplesFile {
  public:
-  static Result<std::unique_ptr<SamplesFile>> Open(const std::string& path);  // truncates
-  ~SamplesFile();                                                            // flushes
+  enum class Mode { kTruncate, kAppend };
+  static Result<std::unique_ptr<SamplesFile>> Open(const std::string& path, Mode mode = Mode::kTruncate);
+  ~SamplesFile();  // flushes
 
   void Write(const stacks::NamedSample& sample, std::string_view session);
   void Flush();

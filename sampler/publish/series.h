@@ -35,6 +35,7 @@ std::string WindowId(std::string_view job_id, std::string_view container_id, std
 struct EncodedPart {
   std::string pprof_gzip;
   int64_t time_ns = 0;
+  int64_t total = 0;  // of the last value
 };
 std::vector<EncodedPart> EncodeParts(const profile::Profile& profile);
 

@@ -145,7 +145,10 @@ TEST_F(JobMachineTest, AVanishedJobIsCutAtOnceAndForgottenAfterItsLastSamples) {
   machine_.TakeChanged();
   EXPECT_THAT(machine_.OnSpec(Spec({}), true, At(20)), ElementsAre(Action{Kind::kSetWindow, id_}));
   EXPECT_THAT(machine_.OnSpec(Spec({MakeJob()}), true, At(20.05)), IsEmpty());
-  EXPECT_THAT(machine_.OnTick(At(20.2)), ElementsAre(Action{Kind::kFinish, id_}, Action{Kind::kForget, id_}));
+  EXPECT_THAT(machine_.OnTick(At(20.2)), ElementsAre(Action{Kind::kFinish, id_}));
+  ASSERT_NE(machine_.Find(id_), nullptr);
+  EXPECT_EQ(machine_.NextTickBootNs(), 0);
+  EXPECT_THAT(machine_.OnTick(At(20.2)), ElementsAre(Action{Kind::kForget, id_}));
   EXPECT_EQ(machine_.Find(id_), nullptr);
   EXPECT_THAT(machine_.TakeChanged(), IsEmpty());
 }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sampler/guard/capabilities.h"
+
 namespace borescope::guard {
 namespace {
 
@@ -39,6 +41,17 @@ TEST(Ledger, SharesTheCostByTheSamples) {
   EXPECT_EQ(ledger.Of("a").peak_cpu_millis, 75);
   EXPECT_EQ(ledger.Of("a").peak_memory_bytes, 100);
   EXPECT_EQ(ledger.Of("c").cpu_ns, 0);
+}
+
+TEST(Capabilities, NamesEachOfTheSixThatIsMissing) {
+  EXPECT_TRUE(MissingCapabilities("Name:\tx\nCapEff:\t000001c400080004\n").empty());
+  auto missing = MissingCapabilities("CapEff:\t000001c000080004\n");
+  ASSERT_EQ(missing.size(), 1u);
+  EXPECT_EQ(missing[0].name, "CAP_SYSLOG");
+  EXPECT_EQ(DescribeMissing(missing).find("CAP_SYSLOG is missing: /proc/kallsyms"), 0u);
+  EXPECT_EQ(MissingCapabilities("CapEff:\t0\n").size(), 6u);
+  EXPECT_TRUE(MissingCapabilities("nothing").empty());
+  EXPECT_EQ(DescribeMissing({}), "");
 }
 
 }  // namespace
