@@ -48,27 +48,48 @@ bool ValidUtf8(std::string_view s) {
   return std::ranges::all_of(s, [](char c) { return static_cast<unsigned char>(c) < 0x80; }) || SanitizeUtf8(s) == s;
 }
 
+// A table's ids to positions in the profile. Most writers number from 1, so that an array does.
+class IdMap {
+ public:
+  explicit IdMap(size_t rows) : dense_(rows + 1, kNone) {}
+  // False: it is there already.
+  bool Insert(uint64_t id, uint32_t position) {
+    if (id >= dense_.size()) return sparse_.emplace(id, position).second;
+    return std::exchange(dense_[id], position) == kNone;
+  }
+  uint32_t Find(uint64_t id) const {
+    if (id < dense_.size()) return dense_[id];
+    auto it = sparse_.find(id);
+    return it == sparse_.end() ? kNone : it->second;
+  }
+
+ private:
+  std::vector<uint32_t> dense_;
+  std::unordered_map<uint64_t, uint32_t> sparse_;
+};
+
 class Decoder {
  public:
-  Decoder(std::string_view bytes, const PprofLimits& limits) : bytes_(bytes), limits_(limits) {}
+  Decoder(std::string_view bytes, const PprofLimits& limits, profile::Profile* into) : bytes_(bytes), limits_(limits), into_(*into) {}
 
-  Result<profile::Profile> Run() {
+  Status Run() {
     Collect();
     if (!failed_) CheckStrings();
     if (!failed_) Header();
-    if (!failed_) Mappings();
-    if (!failed_) Functions();
-    if (!failed_) Locations();
-    if (!failed_) Samples();
     if (failed_) return error_;
-    return std::move(profile_);
+    IdMap mappings(mappings_.size()), functions(functions_.size()), locations(locations_.size());
+    Mappings(mappings);
+    if (!failed_) Functions(functions);
+    if (!failed_) Locations(mappings, functions, locations);
+    if (!failed_) Samples(locations);
+    if (failed_) return error_;
+    return OkStatus();
   }
 
  private:
   struct RawValueType {
     int64_t type = 0, unit = 0;
   };
-  using IdMap = std::unordered_map<uint64_t, uint32_t>;  // a table's id to our index
 
   // Finds the parts of the message without decoding them: the string table comes after those that use it.
   void Collect() {
@@ -81,10 +102,10 @@ class Decoder {
         case kLocation: Append(locations_, in.Bytes(), limits_.max_table, "locations"); break;
         case kFunction: Append(functions_, in.Bytes(), limits_.max_table, "functions"); break;
         case kString: Append(strings_, in.Bytes(), limits_.max_table, "strings"); break;
-        case kTimeNanos: profile_.time_ns = in.Int(); break;
-        case kDurationNanos: profile_.duration_ns = in.Int(); break;
+        case kTimeNanos: head_.time_ns = in.Int(); break;
+        case kDurationNanos: head_.duration_ns = in.Int(); break;
         case kPeriodType: period_type_ = in.Bytes(); break;
-        case kPeriod: profile_.period = in.Int(); break;
+        case kPeriod: head_.period = in.Int(); break;
         case kComment:
           in.Varints([&](uint64_t index) {
             Append(comments_, static_cast<int64_t>(index), 64, "comments");
@@ -96,8 +117,8 @@ class Decoder {
       }
     }
     Check(in, "the message");
-    if (profile_.time_ns < 0) Invalid("time_nanos is " + std::to_string(profile_.time_ns) + ", before 1970");
-    if (profile_.duration_ns < 0) Invalid("duration_nanos is " + std::to_string(profile_.duration_ns) + ", below 0");
+    if (head_.time_ns < 0) Invalid("time_nanos is " + std::to_string(head_.time_ns) + ", before 1970");
+    if (head_.duration_ns < 0) Invalid("duration_nanos is " + std::to_string(head_.duration_ns) + ", below 0");
   }
 
   void CheckStrings() {
@@ -109,10 +130,11 @@ class Decoder {
 
   void Header() {
     if (sample_types_.empty()) return Invalid("it has no sample types");
-    for (std::string_view raw : sample_types_) profile_.sample_types.push_back(ValueType(raw));
-    profile_.period_type = ValueType(period_type_);
-    profile_.default_sample_type = String(default_sample_type_);
-    for (int64_t comment : comments_) profile_.comments.emplace_back(String(comment));
+    for (std::string_view raw : sample_types_) head_.sample_types.push_back(ValueType(raw));
+    head_.period_type = ValueType(period_type_);
+    head_.default_sample_type = String(default_sample_type_);
+    for (int64_t comment : comments_) head_.comments.emplace_back(String(comment));
+    if (!failed_ && !into_.Merge(head_)) Invalid("its sample types are others than those of what it is added to");
   }
 
   profile::ValueType ValueType(std::string_view raw) {
@@ -126,7 +148,7 @@ class Decoder {
     return {std::string(String(value.type)), std::string(String(value.unit))};
   }
 
-  void Mappings() {
+  void Mappings(IdMap& ids) {
     for (std::string_view raw : mappings_) {
       profile::Mapping mapping;
       uint64_t id = 0;
@@ -147,13 +169,17 @@ class Decoder {
       }
       Check(in, "a mapping");
       if (failed_) return;
-      Register(mapping_ids_, id, profile_.AddMapping(mapping), "mapping");
+      Register(ids, id, into_.AddMapping(mapping), "mapping");
     }
   }
 
-  void Functions() {
+  void Functions(IdMap& ids) {
+    profile::Function function;  // one for all, and below: its memory is used again
     for (std::string_view raw : functions_) {
-      profile::Function function;
+      function.name.clear();
+      function.system_name.clear();
+      function.filename.clear();
+      function.start_line = 0;
       uint64_t id = 0;
       WireReader in(raw);
       while (in.Next()) {
@@ -168,13 +194,15 @@ class Decoder {
       }
       Check(in, "a function");
       if (failed_) return;
-      Register(function_ids_, id, profile_.AddFunction(function), "function");
+      Register(ids, id, into_.AddFunction(function), "function");
     }
   }
 
-  void Locations() {
+  void Locations(const IdMap& mappings, const IdMap& functions, IdMap& ids) {
+    profile::Location location;
     for (std::string_view raw : locations_) {
-      profile::Location location;
+      location.address = 0;
+      location.lines.clear();
       uint64_t id = 0, mapping = 0;
       WireReader in(raw);
       while (!failed_ && in.Next()) {
@@ -182,18 +210,18 @@ class Decoder {
           case 1: id = in.Varint(); break;
           case 2: mapping = in.Varint(); break;
           case 3: location.address = in.Varint(); break;
-          case 4: Append(location.lines, DecodeLine(in.Bytes()), limits_.max_depth, "lines of one location"); break;
+          case 4: Append(location.lines, DecodeLine(in.Bytes(), functions), limits_.max_depth, "lines of one location"); break;
           default: break;
         }
       }
       Check(in, "a location");
-      if (mapping != 0) location.mapping = Find(mapping_ids_, mapping, "mapping");
+      location.mapping = mapping == 0 ? kNone : Find(mappings, mapping, "mapping");
       if (failed_) return;
-      Register(location_ids_, id, profile_.AddLocation(location), "location");
+      Register(ids, id, into_.AddLocation(location), "location");
     }
   }
 
-  profile::Line DecodeLine(std::string_view raw) {
+  profile::Line DecodeLine(std::string_view raw, const IdMap& functions) {
     profile::Line line;
     uint64_t function = 0;
     WireReader in(raw);
@@ -202,23 +230,24 @@ class Decoder {
       if (in.field() == 2) line.line = in.Int();
     }
     Check(in, "a line");
-    line.function = Find(function_ids_, function, "function");
+    line.function = Find(functions, function, "function");
     return line;
   }
 
-  void Samples() {
+  void Samples(const IdMap& locations) {
     std::vector<uint32_t> stack;
     std::vector<int64_t> values;
+    std::map<std::string, std::string> labels;
     for (std::string_view raw : samples_) {
       stack.clear();
       values.clear();
-      std::map<std::string, std::string> labels;
+      labels.clear();
       WireReader in(raw);
       while (!failed_ && in.Next()) {
         switch (in.field()) {
           case 1:
             in.Varints([&](uint64_t id) {
-              Append(stack, Find(location_ids_, id, "location"), limits_.max_depth, "frames of one sample");
+              Append(stack, Find(locations, id, "location"), limits_.max_depth, "frames of one sample");
               return !failed_;
             });
             break;
@@ -233,12 +262,12 @@ class Decoder {
         }
       }
       Check(in, "a sample");
-      if (!failed_ && values.size() != profile_.sample_types.size()) {
+      if (!failed_ && values.size() != head_.sample_types.size()) {
         Invalid("a sample has " + std::to_string(values.size()) + " values, but there are " +
-                std::to_string(profile_.sample_types.size()) + " sample types");
+                std::to_string(head_.sample_types.size()) + " sample types");
       }
       if (failed_) return;
-      profile_.AddSample(stack, values, labels);
+      into_.AddSample(stack, values, labels);
     }
   }
 
@@ -269,14 +298,13 @@ class Decoder {
 
   void Register(IdMap& ids, uint64_t id, uint32_t index, std::string_view what) {
     if (id == 0) return Invalid("a " + std::string(what) + " has id 0");
-    if (!ids.emplace(id, index).second) Invalid("two of the " + std::string(what) + "s have id " + std::to_string(id));
+    if (!ids.Insert(id, index)) Invalid("two of the " + std::string(what) + "s have id " + std::to_string(id));
   }
 
   uint32_t Find(const IdMap& ids, uint64_t id, std::string_view what) {
-    auto it = ids.find(id);
-    if (it != ids.end()) return it->second;
-    Invalid("there is no " + std::string(what) + " with id " + std::to_string(id));
-    return kNone;
+    uint32_t index = ids.Find(id);
+    if (index == kNone) Invalid("there is no " + std::string(what) + " with id " + std::to_string(id));
+    return index;
   }
 
   void Check(const WireReader& in, std::string_view what) {
@@ -293,12 +321,12 @@ class Decoder {
 
   std::string_view bytes_;
   const PprofLimits& limits_;
-  profile::Profile profile_;
+  profile::Profile head_;  // all but the tables
+  profile::Profile& into_;
   std::vector<std::string_view> sample_types_, samples_, mappings_, locations_, functions_, strings_;
   std::vector<int64_t> comments_;
   std::string_view period_type_;
   int64_t default_sample_type_ = 0;
-  IdMap mapping_ids_, function_ids_, location_ids_;
   bool failed_ = false;
   Error error_;
 };
@@ -383,6 +411,12 @@ std::string EncodePprof(const profile::Profile& profile) {
 std::string EncodePprofGzip(const profile::Profile& profile) { return http::Gzip(EncodePprof(profile)); }
 
 Result<profile::Profile> DecodePprof(std::string_view bytes, const PprofLimits& limits) {
+  profile::Profile profile;
+  RETURN_IF_ERROR(MergePprof(bytes, &profile, limits));
+  return profile;
+}
+
+Status MergePprof(std::string_view bytes, profile::Profile* into, const PprofLimits& limits) {
   std::string inflated;
   if (bytes.starts_with("\x1f\x8b")) {
     auto plain = http::Gunzip(bytes, limits.max_bytes);
@@ -400,7 +434,7 @@ Result<profile::Profile> DecodePprof(std::string_view bytes, const PprofLimits& 
                                             std::to_string(limits.max_bytes) + ": split it"};
   }
   if (bytes.empty()) return Error{ErrorCode::kInvalid, "pprof: it is empty"};
-  return Decoder(bytes, limits).Run();
+  return Decoder(bytes, limits, into).Run();
 }
 
 }  // namespace borescope::codec

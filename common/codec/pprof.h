@@ -27,4 +27,7 @@ std::string EncodePprofGzip(const profile::Profile& profile);
 // kInvalid: not a valid pprof; kExhausted: one of the limits, named with the value found.
 Result<profile::Profile> DecodePprof(std::string_view bytes, const PprofLimits& limits = {});
 
+// DecodePprof and Profile::Merge in one, without the tables in between. After an error *into may hold a part of it.
+Status MergePprof(std::string_view bytes, profile::Profile* into, const PprofLimits& limits = {});
+
 }  // namespace borescope::codec

@@ -177,8 +177,8 @@ Result<profile::Profile> Select(Database& database, const Query& query) {
     bool any = false;
     RETURN_IF_ERROR(database.ForEachWindow(series->id, query.from_ns, query.until_ns, [&](std::string_view pprof) -> Status {
       any = true;
-      ASSIGN_OR_RETURN(profile::Profile window, codec::DecodePprof(pprof, {.max_bytes = 16 << 20}));
-      if (!into.Merge(window)) return Error{ErrorCode::kInternal, "query: a stored profile has other sample types than its series"};
+      auto status = codec::MergePprof(pprof, &into, {.max_bytes = 16 << 20});
+      if (!status.ok()) return Error{ErrorCode::kInternal, "query: a stored profile is damaged: " + status.error().message};
       if (into.samples().size() > kMaxMergedSamples) {
         return Error{ErrorCode::kExhausted, "query: " + Describe(query) + " holds more than " + std::to_string(kMaxMergedSamples) +
                                                 " distinct stacks: ask for a shorter time or fewer series"};

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pprof and push.v1 by hand, standard library only: the independent reader and writer that checks Borescope's own."""
 import gzip
+import zlib
 
 
 def _varint(n):
@@ -128,22 +129,21 @@ def collapsed(profile, sample_type):
 def encode(stacks, time_nanos, duration_nanos=10_000_000_000, types=(("samples", "count"), ("cpu", "nanoseconds")),
            build_id="00c0ffee", filename="/usr/bin/app"):
     """A pprof of {("leaf", ..., "root"): (values...)}; one mapping."""
-    strings = [""]
+    strings = {"": 0}
 
     def text(s):
-        if s not in strings:
-            strings.append(s)
-        return strings.index(s)
+        return strings.setdefault(s, len(strings))
 
     out = b"".join(field(1, field(1, text(t)) + field(2, text(u))) for t, u in types)
-    names = []
+    names = {}
     for stack in stacks:
-        names += [n for n in stack if n not in names]
+        for name in stack:
+            names.setdefault(name, len(names) + 1)
     for stack, values in stacks.items():
-        out += field(2, field(1, [names.index(n) + 1 for n in stack]) + field(2, list(values)))
+        out += field(2, field(1, [names[n] for n in stack]) + field(2, list(values)))
     out += field(3, field(1, 1) + field(2, 0x400000) + field(3, 0x900000) + field(5, text(filename)) + field(6, text(build_id)) + field(7, 1))
-    for i, name in enumerate(names, 1):
-        out += field(4, field(1, i) + field(2, 1) + field(3, 0x400000 + i) + field(4, field(1, i)))
+    for name, i in names.items():
+        out += field(4, field(1, i) + field(2, 1) + field(3, 0x400000 + zlib.crc32(name.encode()) % 0x500000) + field(4, field(1, i)))
         out += field(5, field(1, i) + field(2, text(name)) + field(3, text(name)))
     out += field(9, time_nanos) + field(10, duration_nanos) + field(11, field(1, text("cpu")) + field(2, text("nanoseconds")))
     out += field(12, 10_101_010) + field(14, text("cpu"))
