@@ -1,33 +1,715 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine against the kernel: needs root and BPF. Truth is the kernel's own accounting of CPU time, and the children's clocks.
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <set>
+#include <thread>
+
 #include "support.h"
 
 namespace borescope::oracle {
 namespace {
 
+// The bound on |sampled + lost - used|: 1 % + what the hypervisor took + 5 sigma of taking `used` in samples of one period.
+double Tolerance(int64_t used_ns, int frequency_hz, double utilization, double steal) {
+  double used = static_cast<double>(used_ns), period = 1e9 / frequency_hz;
+  return used * (0.01 + steal) + 5 * std::sqrt(used * period * std::max(0.02, 1 - utilization));
+}
+
+int64_t LostNs(const engine::JobCounters& c) {
+  int64_t ns = 0;
+  for (const auto& l : c.loss) ns += l.ns;
+  return ns;
+}
+
+// 2 to 9 ms of work and rest by turns, of random length.
+[[noreturn]] void WorkAndRest(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (;;) {
+    Spin(static_cast<int64_t>(2'000'000 + random() % 7'000'000));
+    usleep(static_cast<useconds_t>(2'000 + random() % 7'000));
+  }
+}
+
+// Runs body in a child with its own engine and pid numbers; what body returns is the child's exit status.
+int InChild(const std::function<int()>& body) {
+  Child child([&] { _exit(body()); });
+  child.Go();
+  return child.Wait();
+}
+
+struct Coverage {
+  int64_t used, sampled, lost, engine_used;
+  double steal, utilization;
+  uint64_t samples;
+};
+
+// Two children of `load` in one container for `ms`; the container's own CPU accounting is the truth.
+Coverage Cover(engine::Engine& e, int frequency_hz, int64_t ms, const std::function<void(uint64_t)>& load) {
+  Pod pod;
+  std::string container = pod.AddContainer();
+  uint64_t seeds[] = {Random()(), Random()()};
+  Child a([&] { load(seeds[0]); }), b([&] { load(seeds[1]); });
+  pod.Join(container, a.pid());
+  pod.Join(container, b.pid());
+  a.Go();
+  b.Go();
+  StealMeter steal;
+  engine::Job job = JobFor(frequency_hz, ms + 10'000);
+  auto id = e.AddJob(job);
+  EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().ToString());
+  if (!id.ok()) return {};
+  int64_t begin = pod.CpuNs(container);
+  EXPECT_TRUE(e.SetPods(*id, {pod.uid()}).ok());
+  Recorder r;
+  DrainFor(e, r, ms);
+  a.Kill();
+  b.Kill();
+  SleepMs(50);
+  EXPECT_TRUE(e.Drain(r).ok());
+  int64_t used = pod.CpuNs(container) - begin;
+  auto c = e.counters(*id);
+  e.RemoveJob(*id);
+  double utilization = static_cast<double>(used) / (static_cast<double>(ms) * 1e6 * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));
+  return {used, c.sampled_ns, LostNs(c), c.used_ns, steal.share(), utilization, c.samples};
+}
+
+void ExpectCovered(const Coverage& c, int frequency_hz) {
+  std::cerr << frequency_hz << " Hz: sampled/used " << static_cast<double>(c.sampled) / static_cast<double>(c.used) << ", engine's used/used "
+            << static_cast<double>(c.engine_used) / static_cast<double>(c.used) << ", lost " << c.lost << " ns, steal " << c.steal << ", utilization "
+            << c.utilization << ", samples " << c.samples << "\n";
+  EXPECT_NEAR(static_cast<double>(c.sampled + c.lost), static_cast<double>(c.used), Tolerance(c.used, frequency_hz, c.utilization, c.steal));
+  EXPECT_LE(static_cast<double>(c.lost), 0.005 * static_cast<double>(c.used));
+  // Our own sum over threads against the cgroup's: the scheduler brings running threads up to date once a tick.
+  EXPECT_NEAR(static_cast<double>(c.engine_used), static_cast<double>(c.used), 0.005 * static_cast<double>(c.used) + 20e6);
+}
+
 TEST(EngineTest, SamplesOneProcessAndNothingElse) {
   auto e = OpenEngine();
   ASSERT_TRUE(e);
   Child spinner(SpinForever), neighbour(SpinForever);
-  auto job = e->AddJob(JobFor(199, 2000));
+  spinner.Go();
+  neighbour.Go();
+  auto job = e->AddJob(JobFor(199, 1500));
   ASSERT_TRUE(job.ok()) << job.error().ToString();
   auto status = e->AddProcess(*job, spinner.pid());
   ASSERT_TRUE(status.ok()) << status.error().ToString();
   Recorder r;
-  DrainFor(*e, r, 2100);
-  auto c = e->counters(*job);
+  DrainFor(*e, r, 1600);
   auto total = e->counters();
-  std::cerr << "samples " << c.samples << " sampled " << c.sampled_ns << " used " << c.used_ns << " bpf_ns/run " << total.bpf_ns / double(total.runs) << " walks " << total.stack_walks
-            << " maps " << total.map_bytes << "\n";
-  ASSERT_FALSE(r.samples.empty());
+  ASSERT_GT(r.samples.size(), 20u);
   for (const auto& s : r.samples) {
     EXPECT_EQ(s.tgid, spinner.pid());
+    EXPECT_EQ(s.cgroup_id, 0u);
     EXPECT_FALSE(s.user.empty());
+    EXPECT_GE(s.weight_ns, 1'000'000'000 / 199 * 3 / 4);
+    EXPECT_LE(s.weight_ns, 1'000'000'000 / 199 * 5 / 4 + 1'000'000);
   }
   ASSERT_EQ(r.found.size(), 1u);
   EXPECT_EQ(r.found[0].tgid, spinner.pid());
   EXPECT_EQ(r.order_errors, 0);
-  EXPECT_NEAR(c.sampled_ns / 1e9, c.used_ns / 1e9, 0.3);
+  EXPECT_EQ(total.stack_walks, r.samples.size());
+  EXPECT_GT(total.map_bytes, 8u << 20);
+  EXPECT_GT(total.bpf_ns, 0);
+  EXPECT_EQ(e->AddProcess(*job, 4'000'000).error().code, ErrorCode::kNotFound);
+}
+
+// Nothing of ours is in the kernel while there is no job.
+TEST(EngineTest, IdleHoldsNoLinkAndNoEvent) {
+  auto count = [] {
+    int n = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code ignored;
+      std::string target = std::filesystem::read_symlink(entry.path(), ignored);
+      if (target.find("perf_event") != std::string::npos || target.find("bpf_link") != std::string::npos || target.find("bpf-link") != std::string::npos) ++n;
+    }
+    return n;
+  };
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  EXPECT_EQ(count(), 0);
+  auto a = e->AddJob(JobFor(49, 1000)), b = e->AddJob(JobFor(99, 1000));
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_GT(count(), 8);
+  e->RemoveJob(*a);
+  EXPECT_GT(count(), 8);
+  e->RemoveJob(*b);
+  EXPECT_EQ(count(), 0);
+}
+
+TEST(EngineTest, CoverageOfAContainer) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  std::vector<int> rates = {199};
+  if (const char* is_long = getenv("BORESCOPE_LONG"); is_long != nullptr && *is_long != '\0') rates = {49, 99, 199};
+  for (int hz : rates) {
+    ExpectCovered(Cover(*e, hz, 8000, WorkAndRest), hz);
+    ExpectCovered(Cover(*e, hz, 5000, [](uint64_t) { SpinForever(); }), hz);
+  }
+}
+
+// Short processes: their run time is counted up to their very end, and after they are gone.
+TEST(EngineTest, CoverageOfShortLivedProcesses) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  auto load = [](uint64_t) {
+    for (;;) {
+      pid_t pid = fork();
+      if (pid == 0) {
+        Spin(4'000'000);
+        _exit(0);
+      }
+      waitpid(pid, nullptr, 0);
+    }
+  };
+  ExpectCovered(Cover(*e, 499, 5000, load), 499);
+}
+
+// Busy for 30 % of a period of exactly 1 / rate, in step with the clock; returns never.
+[[noreturn]] void Lockstep(int64_t period_ns, int64_t first_ns) {
+  sched_param fifo{.sched_priority = 10};
+  sched_setscheduler(0, SCHED_FIFO, &fifo);
+  for (int64_t at = first_ns;; at += period_ns) {
+    timespec t{at / 1'000'000'000, at % 1'000'000'000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, nullptr);
+    while (MonoNs() < at + period_ns * 3 / 10) {
+    }
+  }
+}
+
+// sampled / used of a lockstep load on CPU 0 that rests whenever a clock of fixed period ticks.
+double LockstepRatio(bool fixed_period, int64_t ms, uint64_t* samples, double* tolerance) {
+  constexpr int kHz = 999;
+  constexpr int64_t kPeriod = 1'000'000'000 / kHz;
+  auto e = OpenEngine({.fixed_period = fixed_period});
+  auto job = e->AddJob(JobFor(kHz, ms + 20'000));
+  EXPECT_TRUE(job.ok());
+  // The phase of the clock, from a process that always runs.
+  int64_t tick = MonoNs();
+  {
+    Child spinner([] {
+      Pin(0);
+      SpinForever();
+    });
+    spinner.Go();
+    EXPECT_TRUE(e->AddProcess(*job, spinner.pid()).ok());
+    Recorder r;
+    DrainFor(*e, r, 300);
+    EXPECT_FALSE(r.samples.empty());
+    if (!r.samples.empty()) tick = r.samples.back().time_ns;
+  }
+  auto before = e->counters(*job);
+  Pod pod;
+  std::string container = pod.AddContainer();
+  int64_t first = tick + ((MonoNs() - tick) / kPeriod + 100) * kPeriod + kPeriod * 35 / 100;
+  Child load([&] {
+    Pin(0);
+    Lockstep(kPeriod, first);
+  });
+  StealMeter steal;
+  pod.Join(container, load.pid());
+  EXPECT_TRUE(e->SetPods(*job, {pod.uid()}).ok());
+  load.Go();
+  Recorder r;
+  DrainFor(*e, r, ms);
+  load.Kill();
+  SleepMs(20);
+  EXPECT_TRUE(e->Drain(r).ok());
+  auto c = e->counters(*job);
+  int64_t used = pod.CpuNs(container);
+  *samples = c.samples - before.samples;
+  *tolerance = Tolerance(used, kHz, 0.3, steal.share()) / static_cast<double>(used);
+  double ratio = static_cast<double>(c.sampled_ns - before.sampled_ns + LostNs(c)) / static_cast<double>(used);
+  std::cerr << "lockstep, " << (fixed_period ? "fixed" : "jittered") << " period: sampled/used " << ratio << ", " << *samples << " samples, tolerance " << *tolerance << "\n";
+  return ratio;
+}
+
+TEST(EngineTest, LockstepIsCoveredBecauseOfJitter) {
+  uint64_t samples = 0;
+  double tolerance = 0, ratio = LockstepRatio(false, 22'000, &samples, &tolerance);
+  EXPECT_NEAR(ratio, 1, tolerance);
+  EXPECT_GE(samples, 5000u);
+}
+
+TEST(EngineTest, LockstepIsMissedWithoutJitter) {
+  uint64_t samples = 0;
+  double tolerance = 0, ratio = LockstepRatio(true, 4'000, &samples, &tolerance);
+  EXPECT_TRUE(ratio < 0.5 || ratio > 1.5) << ratio;
+}
+
+TEST(EngineTest, NeighbourAndMovedProcessGiveNothing) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Pod wanted, other;
+  std::string container = wanted.AddContainer(), busy = other.AddContainer();
+  Child stays(SpinForever), leaves(SpinForever), neighbour(SpinForever), outside(SpinForever);
+  wanted.Join(container, stays.pid());
+  wanted.Join(container, leaves.pid());
+  other.Join(busy, neighbour.pid());
+  for (Child* c : {&stays, &leaves, &neighbour, &outside}) c->Go();
+  auto job = e->AddJob(JobFor(999, 3000));
+  ASSERT_TRUE(job.ok());
+  auto walks_before = e->counters().stack_walks;
+  ASSERT_TRUE(e->SetPods(*job, {wanted.uid()}).ok());
+  Recorder r;
+  DrainFor(*e, r, 1000);
+  LeaveCgroups(leaves.pid());
+  int64_t left = MonoNs();
+  DrainFor(*e, r, 2100);
+  size_t of_leaver = 0;
+  for (const auto& s : r.samples) {
+    EXPECT_TRUE(s.tgid == stays.pid() || s.tgid == leaves.pid()) << s.tgid;
+    EXPECT_TRUE(wanted.CgroupIds(container).contains(s.cgroup_id));
+    if (s.tgid == leaves.pid()) {
+      ++of_leaver;
+      EXPECT_LT(s.time_ns, left);
+    }
+  }
+  EXPECT_GT(of_leaver, 50u);
+  EXPECT_GT(r.samples.size(), of_leaver + 50u);
+  auto c = e->counters(*job);
+  EXPECT_EQ(e->counters().stack_walks - walks_before, r.samples.size() + c.loss[LOSS_RING_FULL].count);
+  EXPECT_EQ(r.found.size(), 2u);
+  ASSERT_EQ(r.cgroups.size(), 1u);
+  EXPECT_EQ(r.cgroups[0].name, container);
+  EXPECT_EQ(r.cgroups[0].pod_uid, wanted.uid());
+}
+
+// Containers made in the window: below a pod that has a cgroup already, and of a pod that has none yet.
+TEST(EngineTest, ContainerMadeInTheWindowIsSampledFromItsStart) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Pod pod;
+  auto job = e->AddJob(JobFor(499, 5000));
+  ASSERT_TRUE(job.ok());
+  ASSERT_TRUE(e->SetPods(*job, {pod.uid()}).ok());
+  Recorder r;
+  DrainFor(*e, r, 100);
+  EXPECT_TRUE(r.cgroups.empty());
+  std::string container = pod.AddContainer();
+  auto ids = pod.CgroupIds(container);
+  Child child(SpinForever);
+  pod.Join(container, child.pid());
+  int64_t started = MonoNs();
+  child.Go();
+  // Below it: what a container makes for itself is the container's.
+  pod.MakeBelow(container, "inner");
+  DrainFor(*e, r, 400);
+  ASSERT_FALSE(r.samples.empty());
+  EXPECT_LT(r.samples.front().time_ns - started, 100'000'000);
+  size_t before = r.samples.size();
+  pod.Join(container + "/inner", child.pid());
+  DrainFor(*e, r, 400);
+  EXPECT_GT(r.samples.size(), before + 20);
+  for (const auto& s : r.samples) ASSERT_TRUE(ids.contains(s.cgroup_id));
+  uint64_t container_id = r.samples.front().cgroup_id;
+  ASSERT_EQ(r.cgroups.size(), 1u);
+  EXPECT_EQ(r.cgroups[0].name, container);
+  EXPECT_EQ(r.cgroups[0].cgroup.cgroup_id, container_id);
+
+  // Left out by name: nothing more, and used stands still.
+  e->ExcludeCgroup(*job, container_id);
+  DrainFor(*e, r, 100);
+  before = r.samples.size();
+  auto used = e->counters(*job).used_ns;
+  DrainFor(*e, r, 300);
+  EXPECT_EQ(r.samples.size(), before);
+  EXPECT_EQ(e->counters(*job).used_ns, used);
+
+  child.Kill();
+  pod.RemoveContainer(container + "/inner");
+  pod.RemoveContainer(container);
+  DrainFor(*e, r, 100);
+  ASSERT_EQ(r.cgroups.size(), 2u);
+  EXPECT_TRUE(r.cgroups[1].cgroup.removed);
+}
+
+TEST(EngineTest, WakesForANewContainer) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child busy(SpinForever);
+  busy.Go();
+  Pod pod;
+  auto job = e->AddJob(JobFor(199, 5000));
+  ASSERT_TRUE(job.ok() && e->SetPods(*job, {pod.uid()}).ok() && e->AddProcess(*job, busy.pid()).ok());
+  fd_set set;
+  auto readable = [&](int ms) {
+    timeval t{ms / 1000, ms % 1000 * 1000};
+    FD_ZERO(&set);
+    FD_SET(e->wake_fd(), &set);
+    return select(e->wake_fd() + 1, &set, nullptr, nullptr, &t) == 1;
+  };
+  Recorder r;
+  ASSERT_TRUE(e->Drain(r).ok());
+  EXPECT_FALSE(readable(200));  // samples do not wake
+  pod.AddContainer();
+  EXPECT_TRUE(readable(1000));
+  ASSERT_TRUE(e->Drain(r).ok());
+  EXPECT_EQ(r.cgroups.size(), 1u);
+  EXPECT_FALSE(readable(200));
+}
+
+// The deadline is kept in the kernel: the process that owns the engine is stopped across it.
+TEST(EngineTest, DeadlineHoldsWhileUserSpaceIsStopped) {
+  Child spinner(SpinForever);
+  spinner.Go();
+  int out[2];
+  ASSERT_EQ(pipe(out), 0);
+  Child owner([&] {
+    auto e = OpenEngine();
+    engine::Job job = JobFor(499, 800);
+    auto id = e->AddJob(job);
+    if (!id.ok() || !e->AddProcess(*id, spinner.pid()).ok()) _exit(1);
+    Recorder r;
+    DrainFor(*e, r, 2000);
+    int64_t boot_minus_mono = BootNs() - MonoNs();
+    int64_t result[2] = {static_cast<int64_t>(r.samples.size()), r.samples.empty() ? 0 : r.samples.back().time_ns + boot_minus_mono - job.deadline_boot_ns};
+    _exit(write(out[1], result, sizeof(result)) == sizeof(result) ? 0 : 1);
+  });
+  owner.Go();
+  SleepMs(600);
+  kill(owner.pid(), SIGSTOP);
+  SleepMs(1200);
+  kill(owner.pid(), SIGCONT);
+  EXPECT_EQ(owner.Wait(), 0);
+  int64_t result[2] = {};
+  ASSERT_EQ(read(out[0], result, sizeof(result)), static_cast<ssize_t>(sizeof(result)));
+  EXPECT_GT(result[0], 50);
+  EXPECT_LE(result[1], 100'000'000) << "the last sample came so many ns after the deadline";
+  EXPECT_GE(result[1], -200'000'000) << "sampling went on while the owner was stopped";
+  close(out[0]);
+  close(out[1]);
+}
+
+TEST(EngineTest, TwoJobsHaveTheirOwnTotals) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Pod pod;
+  std::string container = pod.AddContainer();
+  Child a(SpinForever), b(SpinForever);
+  pod.Join(container, a.pid());
+  pod.Join(container, b.pid());
+  a.Go();
+  b.Go();
+  StealMeter steal;
+  engine::Job slow_job = JobFor(49, 8000);
+  auto slow = e->AddJob(slow_job);
+  ASSERT_TRUE(slow.ok() && e->SetPods(*slow, {pod.uid()}).ok());
+  int64_t slow_begin = pod.CpuNs(container);
+  Recorder r;
+  DrainFor(*e, r, 2000);
+  engine::Job fast_job = JobFor(199, 4000);
+  auto fast = e->AddJob(fast_job);
+  ASSERT_TRUE(fast.ok() && e->SetPods(*fast, {pod.uid()}).ok());
+  int64_t fast_begin = pod.CpuNs(container);
+  // The truth at each job's deadline.
+  auto cpu_at = [&](int64_t boot_ns) {
+    DrainFor(*e, r, (boot_ns - BootNs()) / 1'000'000 - 60);
+    usleep(static_cast<useconds_t>((boot_ns - BootNs()) / 1000));
+    return pod.CpuNs(container);
+  };
+  int64_t fast_end = cpu_at(fast_job.deadline_boot_ns);
+  int64_t slow_end = cpu_at(slow_job.deadline_boot_ns);
+  DrainFor(*e, r, 200);
+  double cpus = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+  for (auto [id, hz, used, wall] : {std::tuple{*slow, 49, slow_end - slow_begin, 8.0}, {*fast, 199, fast_end - fast_begin, 4.0}}) {
+    auto c = e->counters(id);
+    std::cerr << hz << " Hz: sampled " << c.sampled_ns << " used " << c.used_ns << " cgroup " << used << "\n";
+    EXPECT_NEAR(static_cast<double>(c.sampled_ns + LostNs(c)), static_cast<double>(used), Tolerance(used, hz, static_cast<double>(used) / 1e9 / wall / cpus, steal.share()));
+    EXPECT_NEAR(static_cast<double>(c.used_ns), static_cast<double>(used), 0.005 * static_cast<double>(used) + 20e6);
+  }
+  // Both jobs saw both processes; a job's samples carry its bit alone (two clocks).
+  for (const auto& s : r.samples) EXPECT_TRUE(s.job_mask == 1ull << *slow || s.job_mask == 1ull << *fast);
+}
+
+TEST(EngineTest, FifthRateIsThinnedOutOfTheNextHigher) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child spinner(SpinForever);
+  std::vector<std::pair<int, engine::JobId>> jobs;
+  spinner.Go();
+  StealMeter steal;
+  for (int hz : {49, 99, 199, 499, 333, 777}) {
+    auto id = e->AddJob(JobFor(hz, 60'000));
+    ASSERT_TRUE(id.ok()) << id.error().ToString();
+    ASSERT_TRUE(e->AddProcess(*id, spinner.pid()).ok());
+    jobs.emplace_back(hz, *id);
+  }
+  Recorder r;
+  auto before = jobs;
+  std::vector<engine::JobCounters> at_start;
+  for (auto [hz, id] : jobs) at_start.push_back(e->counters(id));
+  DrainFor(*e, r, 5000);
+  spinner.Kill();
+  DrainFor(*e, r, 50);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    auto [hz, id] = jobs[i];
+    auto c = e->counters(id);
+    double sampled = static_cast<double>(c.sampled_ns), used = static_cast<double>(c.used_ns);
+    std::cerr << hz << " Hz: sampled/used " << sampled / used << ", " << c.samples << " samples\n";
+    EXPECT_NEAR(sampled, used, used * (0.01 + steal.share()) + 5 * std::sqrt(used * 1e9 / hz) + 0.02e9);
+    EXPECT_NEAR(static_cast<double>(c.samples), used / 1e9 * hz, 5 * std::sqrt(used / 1e9 * hz) + 0.02 * used / 1e9 * hz);
+  }
+}
+
+TEST(EngineTest, KernelStacksOnlyForJobsThatWantThem) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child reader([] {
+    int fd = open("/dev/zero", O_RDONLY);
+    static char buffer[1 << 20];
+    while (read(fd, buffer, sizeof(buffer)) > 0) {
+    }
+  });
+  reader.Go();
+  engine::Job without = JobFor(499, 5000);
+  without.kernel_stacks = false;
+  auto a = e->AddJob(JobFor(499, 5000)), b = e->AddJob(without);
+  ASSERT_TRUE(a.ok() && b.ok() && e->AddProcess(*a, reader.pid()).ok() && e->AddProcess(*b, reader.pid()).ok());
+  Recorder r;
+  DrainFor(*e, r, 1000);
+  size_t in_kernel = 0;
+  for (const auto& s : r.samples) {
+    if (s.job_mask == 1ull << *b) {
+      EXPECT_TRUE(s.kernel.empty());
+      continue;
+    }
+    if (!s.in_kernel) continue;
+    ++in_kernel;
+    EXPECT_FALSE(s.kernel.empty());
+    for (uint64_t pc : s.kernel) EXPECT_GT(pc, 1ull << 63);
+    EXPECT_FALSE(s.user.empty());  // where it entered the kernel
+  }
+  EXPECT_GT(in_kernel, 50u);
+  EXPECT_NEAR(static_cast<double>(e->counters(*a).sampled_ns), static_cast<double>(e->counters(*b).sampled_ns), 0.1e9);
+}
+
+// A program that lives a few milliseconds is fully described after its death, in order: exec, its mappings with build ids, exit.
+TEST(EngineTest, ShortLivedProgramIsDescribed) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child parent([] {
+    for (int i = 0; i < 20; ++i) {
+      pid_t pid = fork();
+      if (pid == 0) {
+        execl("/bin/true", "true", nullptr);
+        _exit(1);
+      }
+      waitpid(pid, nullptr, 0);
+      SleepMs(5);
+    }
+  });
+  auto job = e->AddJob(JobFor(99, 5000));
+  ASSERT_TRUE(job.ok() && e->AddProcess(*job, parent.pid()).ok());
+  parent.Go();
+  Recorder r;
+  DrainFor(*e, r, 1000);
+  ASSERT_EQ(r.forks.size(), 20u);
+  ASSERT_EQ(r.execs.size(), 20u);
+  for (size_t i = 0; i < r.execs.size(); ++i) {
+    const auto& exec = r.execs[i];
+    EXPECT_EQ(r.forks[i].tgid, exec.tgid);
+    EXPECT_EQ(r.forks[i].parent_tgid, parent.pid());
+    EXPECT_EQ(r.forks[i].space, exec.old_space);
+    EXPECT_NE(exec.space, exec.old_space);
+    auto exit = std::ranges::find_if(r.exits, [&](const auto& x) { return x.tgid == exec.tgid && x.group_dead; });
+    ASSERT_NE(exit, r.exits.end());
+    EXPECT_EQ(exit->space, exec.space);
+    EXPECT_GT(exit->time_ns, exec.time_ns);
+    bool program = false, libc = false;
+    for (const auto& m : r.mmaps) {
+      if (m.mmap.tgid != exec.tgid) continue;
+      EXPECT_GT(m.mmap.time_ns, exec.time_ns);
+      EXPECT_LT(m.mmap.time_ns, exit->time_ns);
+      program |= m.path.ends_with("/true") && m.build_id.size() == 20;
+      libc |= m.path.find("libc.so") != std::string::npos && m.build_id.size() == 20;
+    }
+    EXPECT_TRUE(program && libc);
+  }
+  EXPECT_EQ(r.order_errors, 0);
+}
+
+// A process with several threads, one of which ends, one of which execs.
+TEST(EngineTest, ThreadsAreFollowed) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child child([] {
+    std::thread spinner(SpinForever);
+    std::thread ends([] { Spin(300'000'000); });
+    ends.join();
+    std::thread([] { execl("/bin/sh", "sh", "-c", "while :; do :; done", nullptr); }).join();
+    SleepMs(100'000);
+  });
+  auto job = e->AddJob(JobFor(499, 20'000));
+  ASSERT_TRUE(job.ok() && e->AddProcess(*job, child.pid()).ok());
+  child.Go();
+  Recorder r;
+  for (int i = 0; i < 100 && r.execs.empty(); ++i) DrainFor(*e, r, 100);
+  DrainFor(*e, r, 300);
+  ASSERT_EQ(r.execs.size(), 1u);
+  std::set<pid_t> threads;
+  size_t after = 0;
+  for (const auto& s : r.samples) {
+    EXPECT_EQ(s.tgid, child.pid());
+    threads.insert(s.tid);
+    if (s.space == r.execs[0].space) {
+      ++after;
+      EXPECT_EQ(s.tid, child.pid());  // the thread that called exec is the leader now
+      EXPECT_EQ(s.comm, "sh");
+    }
+  }
+  EXPECT_GE(threads.size(), 3u);
+  EXPECT_GT(after, 20u);
+  EXPECT_TRUE(std::ranges::any_of(r.exits, [&](const auto& x) { return x.tid != child.pid() && !x.group_dead; }));
+  auto c = e->counters(*job);
+  EXPECT_NEAR(static_cast<double>(c.sampled_ns), static_cast<double>(c.used_ns), 0.01 * static_cast<double>(c.used_ns) + 5 * std::sqrt(static_cast<double>(c.used_ns) * 2e6));
+}
+
+TEST(EngineTest, AllProcesses) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child a([] { WorkAndRest(1); }), b(SpinForever);
+  a.Go();
+  b.Go();
+  auto job = e->AddJob(JobFor(199, 3000));
+  StealMeter steal;
+  ASSERT_TRUE(job.ok() && e->AddAllProcesses(*job).ok());
+  Recorder r;
+  DrainFor(*e, r, 3100);
+  std::set<pid_t> seen, found;
+  for (const auto& s : r.samples) seen.insert(s.tgid);
+  for (const auto& f : r.found) found.insert(f.tgid);
+  EXPECT_TRUE(seen.contains(a.pid()) && seen.contains(b.pid()));
+  EXPECT_TRUE(found.contains(a.pid()) && found.contains(b.pid()) && found.contains(getpid()));
+  EXPECT_FALSE(seen.contains(0));
+  auto c = e->counters(*job);
+  std::cerr << "all: sampled/used " << static_cast<double>(c.sampled_ns) / static_cast<double>(c.used_ns) << "\n";
+  EXPECT_NEAR(static_cast<double>(c.sampled_ns), static_cast<double>(c.used_ns), static_cast<double>(c.used_ns) * (0.03 + steal.share()) + 5 * std::sqrt(static_cast<double>(c.used_ns) * 5e6));
+}
+
+// The node lives in a PID namespace, as in kind: all numbers are those of the engine's own namespace.
+TEST(EngineTest, PidsAreThoseOfOurNamespace) {
+  int status = InChild([] {
+    if (unshare(CLONE_NEWPID) != 0) return 10;
+    return InChild([] {
+      if (getpid() != 1) return 11;
+      Child spinner(SpinForever);
+      spinner.Go();
+      auto e = OpenEngine();
+      if (!e) return 12;
+      auto job = e->AddJob(JobFor(499, 2000));
+      if (!job.ok()) return 13;
+      if (!e->AddProcess(*job, spinner.pid()).ok()) return 14;
+      Recorder r;
+      DrainFor(*e, r, 500);
+      if (r.samples.empty() || r.found.size() != 1) return 15;
+      for (const auto& s : r.samples) {
+        if (s.tgid != spinner.pid() || s.tid != spinner.pid()) return 16;
+      }
+      // Processes outside the namespace have no number in it: they are not among "all".
+      auto all = e->AddJob(JobFor(499, 2000));
+      if (!all.ok() || !e->AddAllProcesses(*all).ok()) return 17;
+      DrainFor(*e, r, 500);
+      for (const auto& s : r.samples) {
+        if (s.tgid == 0) return 18;
+      }
+      return 0;
+    });
+  });
+  EXPECT_EQ(status, 0);
+}
+
+constexpr int kSix[] = {CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE, CAP_DAC_READ_SEARCH, CAP_SYSLOG};
+
+// Keeps exactly the six, but for one; returns false when the kernel refuses.
+bool KeepSixBut(int removed) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  for (int cap : kSix) {
+    if (cap == removed) continue;
+    data[cap / 32].effective |= 1u << cap % 32;
+    data[cap / 32].permitted |= 1u << cap % 32;
+  }
+  return syscall(SYS_capset, &header, data) == 0;
+}
+
+TEST(EngineTest, WorksWithExactlySixCapabilities) {
+  EXPECT_EQ(InChild([] {
+    Pod pod;
+    std::string container = pod.AddContainer();
+    Child spinner(SpinForever);
+    pod.Join(container, spinner.pid());
+    spinner.Go();
+    if (!KeepSixBut(-1)) return 10;
+    auto e = OpenEngine();
+    if (!e) return 11;
+    auto job = e->AddJob(JobFor(499, 2000));
+    if (!job.ok() || !e->SetPods(*job, {pod.uid()}).ok()) return 12;
+    Recorder r;
+    DrainFor(*e, r, 500);
+    if (r.samples.size() < 20 || r.cgroups.size() != 1 || r.found.size() != 1) return 13;
+    return 0;
+  }), 0);
+}
+
+// One removed: either the engine does not need it, or it says what failed, why, and what to add. Never a crash.
+TEST(EngineTest, EachMissingCapabilityIsNamed) {
+  for (auto [cap, name] : {std::pair{CAP_BPF, "CAP_BPF"}, {CAP_PERFMON, "CAP_PERFMON"}, {CAP_SYS_PTRACE, ""}, {CAP_CHECKPOINT_RESTORE, ""}, {CAP_DAC_READ_SEARCH, ""}, {CAP_SYSLOG, ""}}) {
+    int out[2];
+    ASSERT_EQ(pipe(out), 0);
+    int status = InChild([&, cap = cap] {
+      if (!KeepSixBut(cap)) return 10;
+      auto e = engine::Engine::Open({});
+      std::string text = e.ok() ? "" : e.error().ToString();
+      if (e.ok()) {
+        auto job = (*e)->AddJob(JobFor(99, 100));
+        if (!job.ok()) text = job.error().ToString();
+      } else if (e.error().code != ErrorCode::kDenied) {
+        text += " (wrong code)";
+      }
+      return write(out[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 11;
+    });
+    EXPECT_EQ(status, 0);
+    close(out[1]);
+    char text[2000] = {};
+    ssize_t n = read(out[0], text, sizeof(text) - 1);
+    close(out[0]);
+    std::string said(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    std::cerr << "without capability " << cap << ": " << (said.empty() ? "works" : said) << "\n";
+    if (*name == '\0') {
+      EXPECT_EQ(said, "");
+    } else {
+      EXPECT_NE(said.find(name), std::string::npos);
+      EXPECT_NE(said.find("Operation not permitted"), std::string::npos);
+      EXPECT_EQ(said.find("wrong code"), std::string::npos);
+    }
+  }
+}
+
+TEST(EngineTest, BadInputIsRefused) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->AddJob(JobFor(0, 100)).error().code, ErrorCode::kInvalid);
+  EXPECT_EQ(e->AddJob(JobFor(1000, 100)).error().code, ErrorCode::kInvalid);
+  auto job = e->AddJob(JobFor(99, 100));
+  ASSERT_TRUE(job.ok());
+  EXPECT_EQ(e->SetPods(*job, {"not-a-uid"}).error().code, ErrorCode::kInvalid);
+  for (int i = 1; i < 64; ++i) ASSERT_TRUE(e->AddJob(JobFor(99, 100)).ok());
+  EXPECT_EQ(e->AddJob(JobFor(99, 100)).error().code, ErrorCode::kExhausted);
 }
 
 }  // namespace

@@ -77,8 +77,21 @@ Child::Child(const std::function<void()>& body) {
   pid_ = fork();
   if (pid_ != 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  raise(SIGSTOP);
   body();
   _exit(0);
+}
+
+void Child::Go() {
+  waitpid(pid_, nullptr, WUNTRACED);
+  kill(pid_, SIGCONT);
+}
+
+void Pin(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof(set), &set);
 }
 
 void Child::Kill() {
@@ -173,10 +186,13 @@ int64_t Pod::CpuNs(const std::string& container) const {
   return 0;
 }
 
-uint64_t Pod::CgroupId(const std::string& container) const {
-  struct stat s {};
-  stat((Hierarchies().front() + path_ + "/" + container).c_str(), &s);
-  return s.st_ino;
+std::set<uint64_t> Pod::CgroupIds(const std::string& container) const {
+  std::set<uint64_t> ids;
+  for (const auto& root : Hierarchies()) {
+    struct stat s {};
+    if (stat((root + path_ + "/" + container).c_str(), &s) == 0) ids.insert(s.st_ino);
+  }
+  return ids;
 }
 
 void LeaveCgroups(pid_t pid) {

@@ -6,8 +6,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,11 @@ namespace borescope::oracle {
 uint64_t Seed();
 std::mt19937_64& Random();
 
-// A forked child that runs `body` until it is killed (on destruction at the latest); it may sleep and spin, nothing else.
+// A forked child that runs `body` from Go() on, until it is killed (on destruction at the latest).
 class Child {
  public:
   explicit Child(const std::function<void()>& body);
+  void Go();
   Child(const Child&) = delete;
   ~Child() { Kill(); }
   pid_t pid() const { return pid_; }
@@ -34,6 +36,8 @@ class Child {
   pid_t pid_ = -1;
 };
 
+// The calling process on one CPU only.
+void Pin(int cpu);
 // Spins for that much CPU time of the calling thread.
 void Spin(int64_t cpu_ns);
 [[noreturn]] void SpinForever();
@@ -53,7 +57,7 @@ class Pod {
   void Join(const std::string& container, pid_t pid);
   // CPU time of all that ever ran in it, by the kernel's own accounting.
   int64_t CpuNs(const std::string& container) const;
-  uint64_t CgroupId(const std::string& container) const;  // in the first hierarchy of Hierarchies()
+  std::set<uint64_t> CgroupIds(const std::string& container) const;  // one for each hierarchy
 
  private:
   std::string uid_, path_;
