@@ -389,7 +389,7 @@ Status Server::Impl::Start(std::string_view address) {
   for (addrinfo* a = found; a != nullptr; a = a->ai_next) candidates.push_back(a);
   // All addresses: one IPv6 socket takes both families.
   if (where.host.empty()) {
-    std::stable_partition(candidates.begin(), candidates.end(), [](addrinfo* a) { return a->ai_family == AF_INET6; });
+    std::partition(candidates.begin(), candidates.end(), [](addrinfo* a) { return a->ai_family == AF_INET6; });
   }
   Error last{ErrorCode::kUnavailable, "no address"};
   for (addrinfo* a : candidates) {
