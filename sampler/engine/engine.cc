@@ -52,6 +52,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // delivered in order. Twice the hard stop in the interrupt.
 constexpr auto kRecordInFlight = std::chrono::microseconds(300);
 constexpr int64_t kSettleAgainNs = 50'000'000;      // counters() walks all tasks at most so often
+constexpr int64_t kLookForCpusNs = 2'000'000'000;
 constexpr int64_t kForgetDeadNs = 10'000'000'000;   // an exited process is remembered for its last ticks
 constexpr uint64_t kKeepAll = 1ull << 32;
 constexpr const char* kHierarchyNames[HIERARCHY_MAX] = {"v2", "memory", "pids", "cpu"};
@@ -100,14 +101,13 @@ std::string MissingCapabilities(const std::string& proc_root) {
 }
 
 // Adds what the user should do about a refusal by the kernel.
-Error WithHelp(Error error, int error_number, const std::string& proc_root) {
-  if (error_number == EPERM || error_number == EACCES) {
+Error WithHelp(Error error, const std::string& proc_root) {
+  if (error.code == ErrorCode::kDenied) {
     std::string missing = MissingCapabilities(proc_root);
-    error.code = ErrorCode::kDenied;
     error.message += missing.empty() ? "; all capabilities are there: look for a seccomp profile, an LSM or kernel lockdown that refuses it"
                                      : "; this process lacks " + missing + ": run as root, or add the capabilities";
-  } else if (error_number == EMFILE || error_number == ENFILE) {
-    error.message += "; raise the limit of open files (ulimit -n)";
+  } else if (error.code == ErrorCode::kExhausted) {
+    error.message += "; raise the limit of open files (ulimit -n) or the memory limit";
   }
   return error;
 }
@@ -176,7 +176,7 @@ class EngineImpl final : public Engine {
 
   // One record that waits for its turn, its bytes in bytes_.
   struct Pending {
-    enum class Kind : uint8_t { kBpf, kMmap, kFound, kCgroup };
+    enum class Kind : uint8_t { kBpf, kMmap, kFound, kGone, kCgroup };
     int64_t time_ns;
     Kind kind;
     size_t offset, size;
@@ -199,7 +199,7 @@ class EngineImpl final : public Engine {
   };
 
   Error Refused(std::string_view operation, int error_number) const {
-    return WithHelp(ErrnoError(operation, error_number), error_number, options_.proc_root);
+    return WithHelp(ErrnoError(operation, error_number), options_.proc_root);
   }
 
   Status Attach();
@@ -222,6 +222,8 @@ class EngineImpl final : public Engine {
   void Enqueue(typename Pending::Kind kind, int64_t time_ns, const Record& head, std::initializer_list<std::string_view> tails);
   static int OnRingRecord(void* self, void* data, size_t size);
   void Collect();
+  void QueueVisited();
+  void FollowHotplug(int64_t now_mono_ns);
   void Deliver(const Pending& p, Observer& observer);
   void DeliverSample(std::string_view record, Observer& observer);
   void DeliverCgroup(const borescope_cgroup& c, bool removed, Observer& observer);
@@ -240,6 +242,8 @@ class EngineImpl final : public Engine {
   mutable std::mutex mutex_;
   std::optional<Clocks> clocks_;
   std::array<int, BORESCOPE_MAX_RATES> armed_hz_{};  // 0: free
+  std::vector<int> cpus_;                            // on which events are open
+  int64_t looked_for_cpus_ns_ = 0;
   std::array<std::optional<JobEntry>, BORESCOPE_MAX_JOBS> jobs_;
   std::vector<Link> links_;
   Link visit_link_;
@@ -354,7 +358,8 @@ Status EngineImpl::Attach() {
   }
   visit_link_.reset(bpf_program__attach_iter(skel_->progs.visit_tasks, nullptr));
   if (!visit_link_) return Refused("attaching the task iterator", errno);
-  if (Status s = sideband_.Open(OnlineCpus()); !s.ok()) return WithHelp(s.error(), errno, options_.proc_root);
+  cpus_ = OnlineCpus();
+  if (Status s = sideband_.Open(cpus_); !s.ok()) return WithHelp(s.error(), options_.proc_root);
   return VisitTasks();
 }
 
@@ -395,7 +400,7 @@ Status EngineImpl::ApplyRates() {
   for (int hz : plan.rates_hz) {
     if (std::ranges::find(armed_hz_, hz) != armed_hz_.end()) continue;
     size_t rate = static_cast<size_t>(std::ranges::find(armed_hz_, 0) - armed_hz_.begin());
-    if (Status s = clocks_->Start(static_cast<int>(rate), hz, OnlineCpus()); !s.ok()) return WithHelp(s.error(), errno, options_.proc_root);
+    if (Status s = clocks_->Start(static_cast<int>(rate), hz, cpus_); !s.ok()) return WithHelp(s.error(), options_.proc_root);
     armed_hz_[rate] = hz;
   }
   size_t next = 0;
@@ -490,6 +495,13 @@ Result<JobId> EngineImpl::AddJob(const Job& job) {
   if (job.frequency_hz < 1 || job.frequency_hz > 999) {
     return Error{ErrorCode::kInvalid, "frequency " + std::to_string(job.frequency_hz) + " Hz is out of range: use 1 to 999"};
   }
+  // The kernel lowers its limit when interrupts take long; near it, it drops ticks without a word.
+  auto limit = ReadFile(options_.proc_root + "/sys/kernel/perf_event_max_sample_rate", 64);
+  uint64_t most = limit.ok() ? ParseUint(Trim(*limit)).value_or(0) : 0;
+  if (most != 0 && most < 2 * static_cast<uint64_t>(job.frequency_hz)) {
+    return Error{ErrorCode::kUnsupported, "kernel.perf_event_max_sample_rate is " + std::to_string(most) + ", too low for " +
+                                              std::to_string(job.frequency_hz) + " Hz: raise it to twice the frequency, or sample less often"};
+  }
   std::lock_guard lock(mutex_);
   auto free = std::ranges::find_if(jobs_, [](const auto& j) { return !j.has_value(); });
   if (free == jobs_.end()) {
@@ -560,6 +572,7 @@ void EngineImpl::SetWindow(JobId id, int64_t start_boot_ns, int64_t deadline_boo
 // ---- targets ----
 
 Status EngineImpl::AddProcess(JobId id, pid_t pid) {
+  if (pid <= 0) return Error{ErrorCode::kInvalid, "process " + std::to_string(pid) + " is not a process id: use a positive number"};
   std::lock_guard lock(mutex_);
   std::atomic_ref(skel_->bss->group_jobs).fetch_or(Bit(id));
   bool any = false;
@@ -786,6 +799,27 @@ void EngineImpl::Collect() {
   }
 }
 
+// Events of a CPU that went offline do not come back with it, and a new one has none.
+void EngineImpl::FollowHotplug(int64_t now_mono_ns) {
+  if (now_mono_ns - looked_for_cpus_ns_ < kLookForCpusNs) return;
+  looked_for_cpus_ns_ = now_mono_ns;
+  std::vector<int> online = OnlineCpus();
+  if (online == cpus_ || online.empty()) return;
+  Log(LogLevel::kWarning, "engine: CPUs came or went; clocks are started anew", {{"before", static_cast<uint64_t>(cpus_.size())}, {"now", static_cast<uint64_t>(online.size())}});
+  cpus_ = online;
+  Collect();
+  sideband_.Close();
+  Status status = sideband_.Open(cpus_);
+  for (size_t rate = 0; rate < armed_hz_.size() && status.ok(); ++rate) {
+    if (armed_hz_[rate] == 0) continue;
+    clocks_->Stop(static_cast<int>(rate));
+    status = clocks_->Start(static_cast<int>(rate), armed_hz_[rate], cpus_);
+  }
+  if (!status.ok()) Log(LogLevel::kError, "engine: starting the clocks anew", {{"error", status.error().ToString()}});
+  processes_.clear();  // mappings made meanwhile were not told
+  rediscover_ = true;
+}
+
 Status EngineImpl::Drain(Observer& observer) {
   epoll_event event;
   epoll_wait(wake_.get(), &event, 1, 0);
@@ -793,6 +827,7 @@ Status EngineImpl::Drain(Observer& observer) {
   {
     std::lock_guard lock(mutex_);
     if (attached_) {
+      FollowHotplug(now);
       auto& bss = *skel_->bss;
       if (uint64_t lost = Observe(bss.events_lost); lost != events_lost_seen_) {
         Log(LogLevel::kWarning, "engine: ring buffer full, process events are lost; processes are looked up again", {{"lost", lost - events_lost_seen_}});
@@ -807,9 +842,7 @@ Status EngineImpl::Drain(Observer& observer) {
       if (rediscover_ || moved != threads_moved_seen_) {
         threads_moved_seen_ = moved;
         RETURN_IF_ERROR(VisitTasks());
-        if (rediscover_) {
-          for (const borescope_task_info& info : visited_) Enqueue(Pending::Kind::kFound, settled_mono_ns_, info, {});
-        }
+        if (rediscover_) QueueVisited();
         rediscover_ = false;
       }
       now = NowNs(CLOCK_MONOTONIC);
@@ -836,11 +869,23 @@ Status EngineImpl::Drain(Observer& observer) {
   return OkStatus();
 }
 
+// What the last walk saw, against what we know: both ways, since records of either may be lost.
+void EngineImpl::QueueVisited() {
+  std::set<pid_t> seen;
+  for (const borescope_task_info& info : visited_) {
+    seen.insert(static_cast<pid_t>(info.tgid));
+    Enqueue(Pending::Kind::kFound, settled_mono_ns_, info, {});
+  }
+  for (const auto& [tgid, process] : processes_) {
+    if (process.dead_since_ns == 0 && !seen.contains(tgid)) Enqueue(Pending::Kind::kGone, settled_mono_ns_, tgid, {});
+  }
+}
+
 // Makes the process known; tells of it when it was not, or has another address space than we knew.
 void EngineImpl::NoteProcess(int64_t time_ns, pid_t tgid, uint64_t space, uint64_t cgroup_id, std::string_view comm, Observer& observer) {
   if (tgid == 0) return;
   auto [it, fresh] = processes_.try_emplace(tgid);
-  if (!fresh && it->second.space == space) return;
+  if (!fresh && it->second.space == space) return;  // also the last ticks of one that has exited
   it->second = {space, cgroup_id, std::string(comm), 0};
   observer.OnFound({time_ns, tgid, space, cgroup_id, it->second.comm});
 }
@@ -868,6 +913,14 @@ void EngineImpl::Deliver(const Pending& p, Observer& observer) {
     case Pending::Kind::kFound: {
       auto info = as(borescope_task_info{});
       NoteProcess(p.time_ns, pid(info->tgid), info->space, info->cgroup_id, text(info->comm, sizeof(info->comm)), observer);
+      return;
+    }
+    case Pending::Kind::kGone: {
+      pid_t tgid = *as(pid_t{});
+      auto process = processes_.find(tgid);
+      if (process == processes_.end() || process->second.dead_since_ns != 0) return;
+      process->second.dead_since_ns = p.time_ns;
+      observer.OnExit({p.time_ns, tgid, tgid, process->second.space, process->second.cgroup_id, true});
       return;
     }
     case Pending::Kind::kCgroup: {
