@@ -331,13 +331,13 @@ class Planner {
       if (waiting()) return Finish(api::Phase::kStopped, "Stopped", "`spec.desiredState` is 'Stop': stopped before a container ran");
       status_.end_time = std::min(status_.end_time, now_);
     }
-    bool open = !stop() && now_ < (waiting() ? wait_until() : status_.end_time);
+    open_ = !stop() && now_ < (waiting() ? wait_until() : status_.end_time);
     Match match = MatchPods(world_, session_, now_);
     plan_.lookups = match.lookups;
     plan_.list_pods = match.list_pods;
-    if (open && !match.missing.empty()) Requeue(now_ + 2 * kSecond);
+    if (open_ && !match.missing.empty()) Requeue(now_ + 2 * kSecond);
     Keep();
-    if (open && match.known) {
+    if (open_ && match.known) {
       if (waiting() && !match.pods.empty()) {
         if (auto message = UnknownContainer(match.pods)) return Refuse("UnknownContainer", *message);
       }
@@ -485,11 +485,21 @@ class Planner {
       if (hopeless_ && view.silent) view.state = PodState::kFailed;
       LookAtPods(view);
     }
-    // A node that went away took its objects along; what the status said of its pods is all that is left of them.
+    Remember();
+  }
+
+  // What the status said of pods that can't be judged any more: a node that went away took its objects along, and pods that no
+  // node could take are not looked for after the end.
+  void Remember() {
     for (const api::TargetDetail& row : session_.status.target_details) {
       bool known = std::any_of(pods_.begin(), pods_.end(), [&](const PodView& pod) { return pod.name == row.pod && pod.node == row.node; });
-      if (known || row.node.empty() || world_.samplers.contains(row.node) || row.reason == "NoSamplerOnNode") continue;
-      pods_.push_back({"", row.pod, row.node, PodState::kFailed, "NodeGone", "the NodeSampler of node " + Quote(row.node) + " is gone, and with it what it had not published"});
+      if (known || row.node.empty()) continue;
+      bool never_placed = row.reason == "NoSamplerOnNode";
+      if (!never_placed && !world_.samplers.contains(row.node)) {
+        pods_.push_back({"", row.pod, row.node, PodState::kFailed, "NodeGone", "the NodeSampler of node " + Quote(row.node) + " is gone, and with it what it had not published"});
+      } else if (!open_ && row.state == kPodStateNames[static_cast<size_t>(PodState::kFailed)]) {
+        pods_.push_back({"", row.pod, row.node, PodState::kFailed, row.reason, row.message});
+      }
     }
   }
 
@@ -611,7 +621,9 @@ class Planner {
     }
     api::TargetCounts counts;
     counts.matched = std::max(status_.targets.matched, static_cast<int64_t>(matched));
-    counts.selected = static_cast<int64_t>(chosen);
+    // Details are bounded: pods that fell off the list are still among those that failed.
+    counts.selected = open_ ? static_cast<int64_t>(chosen) : std::max(static_cast<int64_t>(chosen), status_.targets.selected);
+    counts.failed = counts.selected - static_cast<int64_t>(chosen);
     for (const PodView& pod : pods_) {
       counts.sampling += pod.state == PodState::kSampling ? 1 : 0;
       counts.succeeded += pod.state == PodState::kSucceeded ? 1 : 0;
@@ -800,7 +812,7 @@ class Planner {
     for (std::string_view type : {"Accepted", "TargetsResolved", "Started", "Published"}) {
       const api::Condition* c = api::FindCondition(status_.conditions, type);
       if (c == nullptr || c->status == "Unknown") {
-        Set(type, "False", reason, message);
+        Set(type, "False", "NotAccepted", "");
       } else {
         Set(type, c->status, std::string(c->reason), std::string(c->message));
       }
@@ -845,6 +857,7 @@ class Planner {
   std::set<std::string> kept_;  // uids of the pods that samplers already have
   std::vector<NodeView> nodes_;
   std::vector<PodView> pods_;
+  bool open_ = false;        // pods that come now are still taken
   bool unanswered_ = false;  // no sampler has taken up the job in time
   bool hopeless_ = false;    // none will sample
 };

@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "common/base/strings.h"
+#include "common/http/message.h"
 
 namespace borescope::op {
 namespace {
@@ -95,25 +95,11 @@ bool SafeUrl(std::string_view url) {
   });
 }
 
-std::string Encode(std::string_view s) {
-  constexpr std::string_view kPlain = "-_.~";
-  std::string out;
-  for (char c : s) {
-    bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || kPlain.find(c) != kPlain.npos;
-    if (plain) {
-      out += c;
-    } else {
-      out += "%" + HexEncode(std::string_view(&c, 1));
-    }
-  }
-  return out;
-}
-
 std::string OpenCommand(std::string_view store, const std::string& query, const api::ProfilingSessionStatus& status) {
   while (store.ends_with('/')) store.remove_suffix(1);
   // Milliseconds, outwards: a window that touches either end belongs to the session.
   int64_t from = status.start_time / 1'000'000, until = (status.end_time + 999'999) / 1'000'000;
-  return "go tool pprof -http=: '" + std::string(store) + "/pyroscope/render?query=" + Encode(query) +
+  return "go tool pprof -http=: '" + std::string(store) + "/pyroscope/render?query=" + http::PercentEncode(query) +
          "&from=" + std::to_string(from) + "&until=" + std::to_string(until) + "&format=pprof'";
 }
 
