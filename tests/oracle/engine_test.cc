@@ -579,6 +579,73 @@ TEST(EngineTest, ThreadsAreFollowed) {
   EXPECT_NEAR(static_cast<double>(c.sampled_ns), static_cast<double>(c.used_ns), 0.01 * static_cast<double>(c.used_ns) + 5 * std::sqrt(static_cast<double>(c.used_ns) * 2e6));
 }
 
+// A ring that is too small: what finds no room is counted, and the sum still holds.
+TEST(EngineTest, WhatTheRingCannotTakeIsCountedAsLost) {
+  auto e = OpenEngine({.ring_bytes = 4096});
+  ASSERT_TRUE(e);
+  Child spinner(SpinForever);
+  spinner.Go();
+  StealMeter steal;
+  auto job = e->AddJob(JobFor(999, 60'000));
+  ASSERT_TRUE(job.ok() && e->AddProcess(*job, spinner.pid()).ok());
+  SleepMs(2000);
+  spinner.Kill();
+  Recorder r;
+  DrainFor(*e, r, 50);
+  auto c = e->counters(*job);
+  EXPECT_GT(c.loss[LOSS_RING_FULL].count, 100u);
+  EXPECT_EQ(c.samples, r.samples.size());
+  EXPECT_NEAR(static_cast<double>(c.sampled_ns + LostNs(c)), static_cast<double>(c.used_ns), Tolerance(c.used_ns, 999, 0, steal.share()));
+  // Its exit record was lost, too: it is found to be gone.
+  EXPECT_TRUE(std::ranges::any_of(r.exits, [](const auto& x) { return x.group_dead; }));
+}
+
+__attribute__((noinline)) void Recurse(int depth) {
+  if (depth == 0) {
+    Spin(1'000'000'000'000);
+  } else {
+    Recurse(depth - 1);
+  }
+  asm volatile("" ::: "memory");  // no tail call
+}
+
+// A stack of known depth is whole, and cheap.
+TEST(EngineTest, StackOfKnownDepthAndItsPrice) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  std::vector<std::unique_ptr<Child>> children;
+  int depth = 10 + static_cast<int>(Random()() % 40);
+  for (int cpu = 0; cpu < sysconf(_SC_NPROCESSORS_ONLN); ++cpu) {
+    children.push_back(std::make_unique<Child>([=] {
+      Pin(cpu);
+      Recurse(depth);
+    }));
+  }
+  auto job = e->AddJob(JobFor(99, 60'000));
+  ASSERT_TRUE(job.ok());
+  for (auto& c : children) {
+    ASSERT_TRUE(e->AddProcess(*job, c->pid()).ok());
+    c->Go();
+  }
+  auto before = e->counters();
+  Recorder r;
+  DrainFor(*e, r, 3000);
+  auto after = e->counters();
+  ASSERT_GT(r.samples.size(), 50u);
+  size_t whole = 0;
+  for (const auto& s : r.samples) {
+    std::map<uint64_t, int> times;
+    int most = 0;
+    for (uint64_t pc : s.user) most = std::max(most, ++times[pc]);
+    whole += most == depth;  // the return address into Recurse
+  }
+  EXPECT_GE(whole + 3, r.samples.size());  // but for samples from before the recursion was complete
+  double us = static_cast<double>(after.bpf_ns - before.bpf_ns) / 1e3 / static_cast<double>(after.stack_walks - before.stack_walks);
+  std::cerr << "user frames " << r.samples.back().user.size() << ": " << us << " us in BPF a sample, " << after.runs - before.runs << " ticks, "
+            << after.stack_walks - before.stack_walks << " samples\n";
+  EXPECT_LT(us, 50);
+}
+
 TEST(EngineTest, AllProcesses) {
   auto e = OpenEngine();
   ASSERT_TRUE(e);
