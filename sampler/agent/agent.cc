@@ -52,6 +52,18 @@ bool Chosen(const api::Job& job, const targets::Container& container) {
 
 bool Terminal(api::JobState state) { return state == api::JobState::kPublished || state == api::JobState::kFailed; }
 
+// How far the boot clock is ahead of the monotonic one, as exact as an undisturbed pair of readings.
+int64_t BootMinusMono() {
+  int64_t best_width = INT64_MAX, difference = 0;
+  for (int i = 0; i < 8 && best_width > 1'000; ++i) {
+    int64_t before = NowNs(CLOCK_MONOTONIC), boot = NowNs(CLOCK_BOOTTIME), after = NowNs(CLOCK_MONOTONIC);
+    if (after - before >= best_width) continue;
+    best_width = after - before;
+    difference = boot - before - best_width / 2;
+  }
+  return difference;
+}
+
 void Signal(int event_fd) {
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);
@@ -176,7 +188,7 @@ Now Agent::GetNow() const {
   return {.boot_ns = NowNs(CLOCK_BOOTTIME), .real_ns = NowNs(CLOCK_REALTIME) + (known ? estimate.offset_ns : 0)};
 }
 
-int64_t Agent::BootToMono(int64_t boot_ns) const { return boot_ns - NowNs(CLOCK_BOOTTIME) + NowNs(CLOCK_MONOTONIC); }
+int64_t Agent::BootToMono(int64_t boot_ns) { return boot_ns - BootMinusMono(); }
 
 std::string Agent::NotReady() const {
   std::lock_guard lock(shared_mutex_);
@@ -222,7 +234,7 @@ void Agent::Run(int stop_fd) {
     Apply(machine_.OnTick(now), now);
     CloseWindows(now);
     FollowPublishing(now);
-    AccountCost();
+    if (!job_of_engine_id_.empty() && NowNs(CLOCK_MONOTONIC) >= next_account_mono_ns_) AccountCost();
     Report(now);
     if (news || now.boot_ns >= next_status_boot_ns_) {
       next_status_boot_ns_ = now.boot_ns + kStatusEveryNs;
@@ -309,6 +321,12 @@ void Agent::FollowPods(Runtime& runtime, const JobRecord& job) {
   }
 }
 
+std::optional<int64_t> Agent::ReadPodsCpu(const Runtime& runtime) {
+  std::vector<std::string> uids;
+  for (const auto& [uid, pod] : runtime.pods) uids.push_back(uid);
+  return cpu_usage_.Read(uids);
+}
+
 void Agent::WantPods() {
   std::map<std::string, std::set<std::string>> names_by_pod;
   auto want = [&](const api::NodePod& pod) {
@@ -392,6 +410,8 @@ void Agent::Arm(const std::string& job_id, Now now) {
   runtime.engine_id = *added;
   job_of_engine_id_[*added] = job_id;
   int64_t grid_mono_ns = BootToMono(order.start_boot_ns);
+  runtime.grid_mono_ns = grid_mono_ns;
+  runtime.grid_real_ns = waiting ? now.real_ns : job.start_real_ns;
   aggregator_->StartJob(*added, {.start_mono_ns = grid_mono_ns, .window_ns = kWindowNs, .frequency_hz = order.frequency_hz});
   int64_t mono = NowNs(CLOCK_MONOTONIC);
   runtime.next_window_mono_ns = grid_mono_ns + kWindowNs * (std::max<int64_t>(0, mono - grid_mono_ns) / kWindowNs + 1);
@@ -406,7 +426,7 @@ void Agent::Arm(const std::string& job_id, Now now) {
     runtimes_.erase(job_id);
     return;
   }
-  std::optional<int64_t> pods_cpu_ns = cpu_usage_.Read(uids);
+  std::optional<int64_t> pods_cpu_ns = ReadPodsCpu(runtime);
   if (job.before != nullptr) {
     runtime.resumed_real_ns = now.real_ns;
     runtime.figures.CountRestartGap(pods_cpu_ns, job.spec.container_names.empty(), job.start_real_ns, now.real_ns, now.real_ns);
@@ -434,6 +454,9 @@ void Agent::OnNewContainer(const engine::Cgroup& event) {
     aggregator_->StopJob(runtime.engine_id);
     aggregator_->StartJob(runtime.engine_id, {.start_mono_ns = event.time_ns, .window_ns = kWindowNs, .frequency_hz = CpuProfile(job->spec)->frequency_hertz});
     for (uint64_t cgroup_id : runtime.excluded) aggregator_->Exclude(runtime.engine_id, cgroup_id);
+    runtime.grid_mono_ns = event.time_ns;
+    Now now = GetNow();
+    runtime.grid_real_ns = now.real_ns - (BootToMono(now.boot_ns) - event.time_ns);
     runtime.next_window_mono_ns = event.time_ns + kWindowNs;
   }
 }
@@ -446,7 +469,7 @@ void Agent::Choose(const std::string& job_id, uint64_t cgroup_id, Now now) {
   Runtime& runtime = it->second;
   if (runtime.engine_id < 0 || !runtime.pods.contains(container->pod_uid)) return;
   if (Chosen(job->spec, *container)) {
-    int64_t made_boot_ns = container->made_mono_ns + NowNs(CLOCK_BOOTTIME) - NowNs(CLOCK_MONOTONIC);
+    int64_t made_boot_ns = container->made_mono_ns + BootMinusMono();
     Apply(machine_.OnContainer(job_id, made_boot_ns, now), now);
   } else if (runtime.excluded.insert(cgroup_id).second) {
     engine_->ExcludeCgroup(runtime.engine_id, cgroup_id);
@@ -494,12 +517,7 @@ void Agent::CloseWindows(Now) {
     if (runtime.engine_id < 0 || job == nullptr || runtime.next_window_mono_ns > mono) continue;
     if (!runtime.window_cpu_read) {
       runtime.window_cpu_read = true;
-      int64_t start_mono_ns = runtime.next_window_mono_ns - kWindowNs;
-      std::vector<std::string> uids;
-      for (const auto& [uid, pod] : runtime.pods) uids.push_back(uid);
-      if (job->start_boot_ns != 0) {
-        runtime.figures.SetCpuAtWindow(job->start_real_ns + start_mono_ns - BootToMono(job->start_boot_ns), cpu_usage_.Read(uids));
-      }
+      runtime.figures.SetCpuAtWindow(runtime.RealTime(runtime.next_window_mono_ns - kWindowNs), ReadPodsCpu(runtime));
     }
     if (mono < runtime.next_window_mono_ns + kWindowDelayNs) continue;
     for (stacks::Window& window : aggregator_->CloseWindows(runtime.engine_id, runtime.next_window_mono_ns, false)) {
@@ -541,8 +559,7 @@ void Agent::Publish(const std::string& job_id, Runtime& runtime, stacks::Window 
   source.profile_name = kCpuProfileName;
 
   // The window's place on the wall clock is that of the session's grid; what a restart cut off is not claimed.
-  int64_t grid_real_ns = job->start_real_ns + window.start_mono_ns - BootToMono(job->start_boot_ns);
-  grid_real_ns = (grid_real_ns + 500) / 1000 * 1000;
+  int64_t grid_real_ns = runtime.RealTime(window.start_mono_ns);
   int64_t end_real_ns = grid_real_ns + window.end_mono_ns - window.start_mono_ns;
   window.profile.time_ns = std::max(grid_real_ns, runtime.resumed_real_ns);
   window.profile.duration_ns = std::max<int64_t>(0, end_real_ns - window.profile.time_ns);
@@ -571,6 +588,7 @@ void Agent::Finish(const std::string& job_id, Now now) {
   Runtime& runtime = it->second;
   const JobRecord* job = machine_.Find(job_id);
   UpdateFigures(now);
+  AccountCost();
   int64_t end_mono_ns = BootToMono(job != nullptr && job->deadline_boot_ns != 0 ? job->deadline_boot_ns : now.boot_ns);
   for (stacks::Window& window : aggregator_->CloseWindows(runtime.engine_id, end_mono_ns, true)) Publish(job_id, runtime, std::move(window));
   aggregator_->StopJob(runtime.engine_id);
@@ -588,10 +606,8 @@ void Agent::Settle(const std::string& job_id, Now now) {
   Runtime& runtime = runtimes_.try_emplace(job_id, profile == nullptr ? "cpu" : profile->name, job.before).first->second;
   runtime.session = SessionName(job.spec);
   FollowPods(runtime, job);
-  std::vector<std::string> uids;
-  for (const auto& [uid, pod] : runtime.pods) uids.push_back(uid);
   int64_t start_real_ns = job.start_real_ns != 0 ? job.start_real_ns : job.before->start_time;
-  runtime.figures.CountRestartGap(cpu_usage_.Read(uids), job.spec.container_names.empty(), start_real_ns, now.real_ns, job.end_real_ns);
+  runtime.figures.CountRestartGap(ReadPodsCpu(runtime), job.spec.container_names.empty(), start_real_ns, now.real_ns, job.end_real_ns);
 }
 
 void Agent::Forget(const std::string& job_id) {
@@ -632,7 +648,6 @@ void Agent::FollowPublishing(Now now) {
 
 void Agent::AccountCost() {
   int64_t mono = NowNs(CLOCK_MONOTONIC);
-  if (mono < next_account_mono_ns_ || job_of_engine_id_.empty()) return;
   next_account_mono_ns_ = mono + kSecond;
   engine::Counters counters = engine_->counters();
   {
@@ -645,7 +660,7 @@ void Agent::AccountCost() {
   }
   ledger_.Account(guard::MeasureCost(counters), samples, mono);
   for (const auto& [id, runtime] : runtimes_) {
-    metrics_.SetJob(id, runtime.session, runtime.figures, runtime.kernel, runtime.user, ledger_.Of(id));
+    metrics_.SetJob(id, runtime.session, runtime.figures, runtime.user, ledger_.Of(id));
   }
   metrics_.SetEngine(counters, aggregator_->memory_bytes());
   metrics_.SetUnknownContainers(containers_.unknown_total());
@@ -692,7 +707,7 @@ void Agent::Report(Now now) {
     report_.jobs[id] = Compose(*job);
     auto runtime = runtimes_.find(id);
     if (runtime != runtimes_.end()) {
-      metrics_.SetJob(id, runtime->second.session, runtime->second.figures, runtime->second.kernel, runtime->second.user, ledger_.Of(id));
+      metrics_.SetJob(id, runtime->second.session, runtime->second.figures, runtime->second.user, ledger_.Of(id));
     }
     if (job->state == api::JobState::kFailed) {
       Log(LogLevel::kWarning, "job failed", {{"job", id}, {"reason", job->reason}, {"message", job->message}});
@@ -754,12 +769,7 @@ void Agent::Shutdown() {
   for (auto& [id, runtime] : runtimes_) {
     const JobRecord* job = machine_.Find(id);
     if (runtime.engine_id < 0 || job == nullptr) continue;
-    std::vector<std::string> uids;
-    for (const auto& [uid, pod] : runtime.pods) uids.push_back(uid);
-    if (job->start_boot_ns != 0) {
-      int64_t start_mono_ns = runtime.next_window_mono_ns - kWindowNs;
-      runtime.figures.SetCpuAtWindow(((job->start_real_ns + start_mono_ns - BootToMono(job->start_boot_ns)) + 500) / 1000 * 1000, cpu_usage_.Read(uids));
-    }
+    runtime.figures.SetCpuAtWindow(runtime.RealTime(runtime.next_window_mono_ns - kWindowNs), ReadPodsCpu(runtime));
     for (stacks::Window& window : aggregator_->CloseWindows(runtime.engine_id, end_mono_ns, true)) Publish(id, runtime, std::move(window));
   }
   publisher_->Stop(std::chrono::seconds(5));

@@ -64,6 +64,8 @@ class Agent {
     std::map<std::string, api::NodePod> pods;  // by cgroup uid
     engine::JobId engine_id = -1;              // -1: not armed (any more)
     std::set<uint64_t> excluded;               // cgroups
+    int64_t grid_mono_ns = 0, grid_real_ns = 0;  // one instant on both clocks, from which the windows are counted
+    int64_t RealTime(int64_t mono_ns) const { return grid_real_ns + (mono_ns - grid_mono_ns); }
     int64_t next_window_mono_ns = 0;           // end of the window that is open
     bool window_cpu_read = false;              // the pods' CPU time at that end has been read
     int64_t resumed_real_ns = 0;               // an earlier incarnation had the job until some time before this
@@ -80,7 +82,7 @@ class Agent {
   Status OpenEngine();
 
   Now GetNow() const;
-  int64_t BootToMono(int64_t boot_ns) const;
+  static int64_t BootToMono(int64_t boot_ns);
   void Wait(int stop_fd);
   void Drain();
   bool TakeInbox(Now now);  // true: there was something
@@ -91,6 +93,7 @@ class Agent {
   void Settle(const std::string& job_id, Now now);
   void Forget(const std::string& job_id);
   void FollowPods(Runtime& runtime, const JobRecord& job);
+  std::optional<int64_t> ReadPodsCpu(const Runtime& runtime);
   void WantPods();
   // A container of a job has got its name: in or out?
   void Choose(const std::string& job_id, uint64_t cgroup_id, Now now);

@@ -177,6 +177,22 @@ void JobFigures::SetCpuAtWindow(int64_t window_start_real_ns, std::optional<int6
   cpu_at_window_.emplace_back(window_start_real_ns, *ns);
 }
 
+// Of what the entry says was sampled, only what was in closed windows, and at most `most_ns`, has outlived its memory.
+void JobFigures::KeepOnly(int64_t most_ns) {
+  int64_t cpu_ns = 0, samples = 0;
+  for (const api::ReportedContainer& container : before_.containers) {
+    cpu_ns += container.cpu_ns;
+    samples += container.samples;
+  }
+  before_.cpu.sampled_ns = std::min({before_.cpu.sampled_ns, most_ns, cpu_ns});
+  before_.cpu.used_ns = before_.cpu.sampled_ns + before_.cpu.lost_ns;
+  int64_t collected = before_.samples.collected;
+  if (samples >= collected || collected == 0) return;
+  double part = static_cast<double>(samples) / static_cast<double>(collected);
+  before_.samples.collected = samples;
+  for (int64_t* count : {&before_.samples.truncated, &before_.samples.unsymbolized}) *count = static_cast<int64_t>(static_cast<double>(*count) * part);
+}
+
 void JobFigures::CountRestartGap(std::optional<int64_t> cpu_now, bool all_containers, int64_t start_real_ns, int64_t now_real_ns,
                                  int64_t resume_real_ns) {
   constexpr int64_t kWindowNs = 10'000'000'000;
@@ -195,8 +211,7 @@ void JobFigures::CountRestartGap(std::optional<int64_t> cpu_now, bool all_contai
       part = std::min(1.0, static_cast<double>(before_.cpu.used_ns) / static_cast<double>(pods_before));
       kept = static_cast<int64_t>(static_cast<double>(kept) * part);
     }
-    before_.cpu.sampled_ns = std::min(before_.cpu.sampled_ns, kept);
-    before_.cpu.used_ns = before_.cpu.sampled_ns + before_.cpu.lost_ns;
+    KeepOnly(kept);
     lost = static_cast<int64_t>(static_cast<double>(*cpu_now - before_.cpu_at_last_window_ns) * part * in_time);
   } else if (before_.windows.last_stored_start != 0) {
     lost = static_cast<int64_t>(static_cast<double>(before_.cpu.used_ns) / stored_ns * gap_ns);

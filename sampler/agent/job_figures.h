@@ -67,6 +67,7 @@ class JobFigures {
     int64_t total = 0, own = 0;
   };
   void AddFunction(FunctionKey key, int64_t total, int64_t own);
+  void KeepOnly(int64_t most_ns);
   void Recount();
 
   const std::string profile_name_;

@@ -39,8 +39,8 @@ void Metrics::Grow(metrics::Family& family, const std::string& label, const std:
   seen = std::max(seen, now);
 }
 
-void Metrics::SetJob(const std::string& job_id, const std::string& session, const JobFigures& figures, const engine::JobCounters& kernel,
-                     const stacks::JobStats& user, const guard::Overhead& overhead) {
+void Metrics::SetJob(const std::string& job_id, const std::string& session, const JobFigures& figures, const stacks::JobStats& user,
+                     const guard::Overhead& overhead) {
   Seen& seen = seen_[job_id];
   const api::SampleCounts& counts = figures.samples();
   for (const auto& [outcome, count] : {std::pair{"collected", counts.collected}, std::pair{"lost", counts.lost},
@@ -55,8 +55,8 @@ void Metrics::SetJob(const std::string& job_id, const std::string& session, cons
   for (int reason = LOSS_NONE + 1; reason < LOSS_MAX; ++reason) {
     auto index = static_cast<size_t>(reason);
     if (IsLost(reason)) continue;
-    // The user-space checks start from what the kernel has cut, so their count covers both.
-    double count = static_cast<double>(std::max(user.loss[index].count, kernel.loss[index].count));
+    // The user-space checks have the last word also on what the kernel has cut: a stack that reached main is whole.
+    double count = static_cast<double>(user.loss[index].count);
     std::string name(LossName(reason));
     if (count > 0) Grow(truncated_, "reason", name, count, seen.truncated[name]);
   }

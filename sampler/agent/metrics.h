@@ -22,8 +22,8 @@ class Metrics {
   explicit Metrics(metrics::Registry& registry);
 
   // What one job has brought so far.
-  void SetJob(const std::string& job_id, const std::string& session, const JobFigures& figures, const engine::JobCounters& kernel,
-              const stacks::JobStats& user, const guard::Overhead& overhead);
+  void SetJob(const std::string& job_id, const std::string& session, const JobFigures& figures, const stacks::JobStats& user,
+              const guard::Overhead& overhead);
   void RemoveJob(const std::string& job_id, const std::string& session);
   void SetEngine(const engine::Counters& counters, size_t stacks_bytes);
   void SetJobs(const std::map<api::JobState, int>& by_state);

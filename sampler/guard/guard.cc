@@ -35,7 +35,9 @@ Cost MeasureCost(const engine::Counters& counters, const std::string& proc_root)
   for (; !error && it != end; it.increment(error)) {
     std::string folder = it->path().native();
     Result<std::string> name = ReadFile(folder + "/comm", 64);
-    if (name.ok()) cost.by_thread[SanitizeName(Trim(*name), 32)] += ThreadNs(folder);
+    // The first thread carries the program's name, and is the one that reads the engine.
+    bool first = it->path().filename().native() == std::to_string(::getpid());
+    if (name.ok()) cost.by_thread[first ? "engine" : SanitizeName(Trim(*name), 32)] += ThreadNs(folder);
   }
   Result<std::string> statm = ReadFile(proc_root + "/self/statm", 256);
   if (statm.ok()) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sampler/publish/publisher.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include "common/base/backoff.h"
@@ -195,6 +197,7 @@ void Publisher::DropExpired(Worker& worker) {
 }
 
 void Publisher::Run(Worker& worker) {
+  ::pthread_setname_np(::pthread_self(), "publish");
   Backoff backoff(options_.first_backoff, options_.max_backoff);
   std::unique_lock lock(mutex_);
   while (true) {

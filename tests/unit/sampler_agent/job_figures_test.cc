@@ -108,6 +108,9 @@ TEST(JobFigures, TheGapOfARestartIsALossRow) {
   before.cpu_at_last_window_ns = 110 * kSecond;  // 10 s used up to the end of the last stored window
   before.windows = {.stored = 1, .pending = 0, .last_stored_start = 1000 * kSecond};
   before.cpu = {.used_ns = 14 * kSecond, .sampled_ns = 14 * kSecond, .lost_ns = 0, .unexplained_ns = 0};
+  before.samples.collected = 1400;
+  before.samples.truncated = 140;
+  before.containers = {{"u", "pod", "app", "cpp", "Sampled", "", "", 10 * kSecond, 1000}};
   JobFigures figures("cpu", &before);
   // Stored until 1010 s; back at 1018 s: the pods have used 8 s since.
   figures.CountRestartGap(118 * kSecond, true, 1000 * kSecond, 1018 * kSecond, 1018 * kSecond);
@@ -118,6 +121,8 @@ TEST(JobFigures, TheGapOfARestartIsALossRow) {
   EXPECT_EQ(report.cpu.used_ns, 18 * kSecond);
   EXPECT_EQ(report.cpu.unexplained_ns, 0);
   EXPECT_EQ(report.windows.stored, 1);
+  EXPECT_EQ(report.samples.collected, 1000);
+  EXPECT_EQ(report.samples.truncated, 100);
 }
 
 TEST(JobFigures, AGapWithoutReadingsIsEstimatedFromTheRateSoFar) {
