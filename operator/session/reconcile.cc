@@ -133,13 +133,13 @@ class Planner {
       if (may_wait) return AcceptNow(0, match);
       return Refuse("NoMatchingPods", NothingMatched(match));
     }
-    if (auto message = UnknownContainer(match.pods)) return Refuse("UnknownContainer", *message);
+    if (auto message = UnknownContainer(match.pods)) return Refuse("ContainerNotFound", *message);
 
     std::vector<const Pod*> usable;
     std::optional<Problem> problem;
     for (const Pod* pod : match.pods) {
       if (pod->node.empty()) continue;
-      auto found = NodeProblem(pod->node);
+      auto found = NodeProblem(*pod);
       if (!found) {
         usable.push_back(pod);
       } else if (!problem || (found->passing && !problem->passing)) {
@@ -242,16 +242,20 @@ class Planner {
     std::string in = "namespace " + Quote(ns());
     auto it = world_.namespaces.find(ns());
     size_t total = it == world_.namespaces.end() ? 0 : static_cast<size_t>(it->second.total);
-    std::string text;
+    std::string text = "`spec.target." + std::string(TargetField()) + "`: ";
     if (!match.missing.empty()) {
-      text = "`spec.target.workloadRef`: " + match.missing;
+      text += match.missing;
     } else if (match.ended > 0) {
-      text = "`spec.target`: all " + Count(match.ended, "pod") + " of " + DescribeTarget(target()) + " in " + in + " have ended or are being deleted";
+      text += "all " + Count(match.ended, "pod") + " of " + DescribeTarget(target()) + " in " + in + " have ended or are being deleted";
     } else {
-      text = "`spec.target`: " + DescribeTarget(target()) + " matches none of the " + Count(total, "pod") + " in " + in;
+      text += DescribeTarget(target()) + " matches none of the " + Count(total, "pod") + " in " + in;
     }
     std::string_view kind = target().workload_ref ? "pods,deployments,statefulsets,daemonsets,jobs" : "pods --show-labels";
     return text + "; compare with `kubectl get " + std::string(kind) + " -n " + ns() + "`, or set `spec.target.waitSeconds` to wait for a pod";
+  }
+
+  std::string_view TargetField() const {
+    return target().workload_ref ? "workloadRef" : target().pod_selector ? "podSelector" : "podName";
   }
 
   // A name in containerNames that no matched pod has.
@@ -277,12 +281,13 @@ class Planner {
     return std::any_of(pod.containers.begin(), pod.containers.end(), [&](const auto& c) { return c.running && Wanted(c.name); });
   }
 
-  std::optional<Problem> NodeProblem(const std::string& node) const {
+  std::optional<Problem> NodeProblem(const Pod& pod) const {
+    const std::string& node = pod.node;
     auto it = world_.samplers.find(node);
     if (it == world_.samplers.end()) {
       std::vector<std::string> others;
       for (const auto& [name, sampler] : world_.samplers) others.push_back(name);
-      return Problem{"NoSamplerOnNode", "node " + Quote(node) + " of the chosen pods has no NodeSampler (nodes that have one: " + List(others) +
+      return Problem{"NoSamplerOnNode", "pod " + Quote(pod.name) + " is on node " + Quote(node) + ", which has no NodeSampler (nodes that have one: " + List(others) +
                                             "); is the sampler's pod running there? See `kubectl get nodesamplers` and the sampler's DaemonSet"};
     }
     const api::NodeSamplerStatus& status = it->second.status;
@@ -339,7 +344,7 @@ class Planner {
     Keep();
     if (open_ && match.known) {
       if (waiting() && !match.pods.empty()) {
-        if (auto message = UnknownContainer(match.pods)) return Refuse("UnknownContainer", *message);
+        if (auto message = UnknownContainer(match.pods)) return Refuse("ContainerNotFound", *message);
       }
       Pick(match);
     }
@@ -383,7 +388,7 @@ class Planner {
       if (kept_.contains(pod->uid)) {
         already.push_back(pod);
       } else if (!pod->node.empty()) {
-        auto problem = NodeProblem(pod->node);
+        auto problem = NodeProblem(*pod);
         // A node that has the job has passed these checks, and may be in the middle of a restart.
         if (problem && !plan_.assignments.contains(pod->node)) {
           unusable.emplace_back(pod, *problem);

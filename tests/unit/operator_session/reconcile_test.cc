@@ -86,7 +86,7 @@ TEST(Refusal, NothingMatched) {
   Fixture f;
   f.Step();
   f.ExpectRefused("NoMatchingPods");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.target`"), HasSubstr("'app=web'"), HasSubstr("7 pods"), HasSubstr("'shop'"), HasSubstr("kubectl get pods")));
+  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.target.podSelector`"), HasSubstr("'app=web'"), HasSubstr("7 pods"), HasSubstr("'shop'"), HasSubstr("kubectl get pods")));
 }
 
 TEST(Refusal, MatchedPodsHaveEnded) {
@@ -107,13 +107,13 @@ TEST(Refusal, NoSuchWorkload) {
   EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.target.workloadRef`"), HasSubstr("no Deployment 'web'"), HasSubstr("kubectl get")));
 }
 
-TEST(Refusal, UnknownContainer) {
+TEST(Refusal, ContainerNotFound) {
   Fixture f;
   f.AddPod("a", "n1");
   f.AddSampler("n1");
   f.session.spec.target.container_names = {"app", "sidecar"};
   f.Step();
-  f.ExpectRefused("UnknownContainer");
+  f.ExpectRefused("ContainerNotFound");
   EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.target.containerNames[1]` is 'sidecar'"), HasSubstr("'app', 'proxy'"), HasSubstr("use one of those")));
 }
 
@@ -123,7 +123,7 @@ TEST(Refusal, NoSamplerOnNode) {
   f.AddSampler("n2");
   f.Step();
   f.ExpectRefused("NoSamplerOnNode");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("'n1'"), HasSubstr("'n2'"), HasSubstr("kubectl get nodesamplers")));
+  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("pod 'a'"), HasSubstr("'n1'"), HasSubstr("'n2'"), HasSubstr("kubectl get nodesamplers")));
 }
 
 TEST(Refusal, SamplerNotProtected) {
