@@ -139,9 +139,17 @@ borescope_loss AggregatorImpl::Checked(Process* process, const engine::Sample& s
   switch (kind) {
     case Kind::kChain:
       break;
+    case Kind::kBare:
     case Kind::kStack:
       if (rule.delta / 8 >= sample.stack_top.size()) return LOSS_STACK_UNREADABLE;
       pcs_.push_back(sample.stack_top[rule.delta / 8]);
+      if (kind == Kind::kBare) {
+        auto from = spaces_.FindMapping(*process, pcs_[1] - 1, sample.time_ns), to = spaces_.FindMapping(*process, pcs_[0], sample.time_ns);
+        if (!from || !to || from->file != to->file) {
+          pcs_.pop_back();
+          return LOSS_NO_FRAME_POINTER;
+        }
+      }
       break;
     case Kind::kUnreadable:
       return LOSS_UNKNOWN_CODE;

@@ -91,34 +91,23 @@ std::string ItaniumName(const std::string& mangled) {
 
 std::string DisplayName(std::string_view symbol) {
   std::string name(symbol);
-  std::string suffix;
   if (symbol.size() <= kMaxMangled && symbol.find('\0') == std::string_view::npos) {
     if (symbol.starts_with("_Z")) {
-      // ".cold", ".part.0", ".constprop.0": pieces the compiler made; the cold one is told apart, as its code is elsewhere
-      size_t dot = symbol.find('.');
-      bool rust = IsRustHashed(symbol.substr(0, dot));
-      std::string demangled;
-      if (dot == std::string_view::npos || rust) {
-        demangled = ItaniumName(std::string(symbol.substr(0, dot)));
-      } else {
-        demangled = ItaniumName(std::string(symbol.substr(0, dot)));
-        if (symbol.substr(dot).starts_with(".cold")) suffix = " [cold]";
-      }
+      std::string_view mangled = symbol.substr(0, symbol.find('.'));  // without ".cold", ".part.0": pieces of one function
+      std::string demangled = ItaniumName(std::string(mangled));
       if (!demangled.empty()) {
         name = std::move(demangled);
-        if (rust) {
+        if (IsRustHashed(mangled)) {
           DropRustHash(name);
           UndoRustEscapes(name);
         }
-      } else {
-        suffix.clear();
       }
     } else if (symbol.starts_with("_R")) {
       std::string demangled = Own(llvm::rustDemangle(std::string_view(name)));
       if (!demangled.empty()) name = std::move(demangled);
     }
   }
-  return SanitizeName(name + suffix);
+  return SanitizeName(name);
 }
 
 }  // namespace borescope::symbols

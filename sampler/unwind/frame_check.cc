@@ -105,7 +105,11 @@ LeafRule CheckLeaf(const Place& place) {
   if (auto row = FindRow(place, place.pc)) {
     if (HasFrame(*row)) return {Kind::kChain, 0};
     bool at_border = row->cfa == Row::Cfa::kStackPointer && (row->cfa_offset == 8 || row->cfa_offset == 16) && row->return_address;
-    if (row->has_frame_pointer && !row->signal_frame && at_border) return {Kind::kStack, static_cast<uint32_t>(row->cfa_offset - 8)};
+    auto delta = static_cast<uint32_t>(row->cfa_offset - 8);
+    if (at_border && !row->signal_frame) {
+      if (row->has_frame_pointer) return {Kind::kStack, delta};
+      if (row->rbp == Row::Rbp::kSame) return {Kind::kBare, delta};
+    }
     return {Kind::kNone, 0};
   }
   // No table: the function's own bytes.

@@ -28,6 +28,8 @@ struct LeafRule {
   enum class Kind : uint8_t {
     kChain,  // the frame pointer is its own: the first return address of the chain is its caller
     kStack,  // the return address is at [sp + delta] and the frame pointer is still (or again) the caller's
+    kBare,   // as kStack, in a function that never makes a frame (compilers leave it out of leaf functions): to be believed only when
+             // the caller lies in the same file; what libraries without frame pointers do is not looked into
     kDelta,  // the return address is at [sp + delta]; the frame pointer is its own when it equals sp + delta - 8
     kNone,   // it has no frame-pointer prologue
     kUnreadable,

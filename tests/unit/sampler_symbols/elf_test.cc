@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of this machine, with nm, readelf and c++filt as the truth from outside.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/fd.h"
+#include "common/base/strings.h"
+#include "random_profile.h"
+#include "sampler/symbols/demangle.h"
+#include "sampler/symbols/eh_frame.h"
+#include "sampler/symbols/elf_file.h"
+#include "sampler/symbols/files.h"
+#include "sampler/symbols/go_table.h"
+
+namespace borescope::symbols {
+namespace {
+
+std::vector<std::string> Lines(const std::string& command) {
+  std::vector<std::string> lines;
+  FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
+  char* line = nullptr;
+  size_t size = 0;
+  ssize_t n;
+  while ((n = getline(&line, &size, pipe)) > 0) lines.emplace_back(line, line[n - 1] == '\n' ? n - 1 : n);
+  free(line);
+  pclose(pipe);
+  return lines;
+}
+
+std::unique_ptr<ElfFile> Open(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return nullptr;
+  auto source = OpenSource(std::move(fd));
+  EXPECT_TRUE(source.ok());
+  auto elf = ElfFile::Parse(*std::move(source));
+  EXPECT_TRUE(elf.ok()) << path << ": " << elf.error().message;
+  return elf.ok() ? *std::move(elf) : nullptr;
+}
+
+std::string Library(const char* name) { return std::string("/usr/lib/x86_64-linux-gnu/") + name; }
+
+struct Known {
+  uint64_t start, size;
+  std::string name;
+};
+
+std::vector<Known> NmFunctions(const std::string& flags, const std::string& path) {
+  std::vector<Known> known;
+  for (const std::string& line : Lines("nm -S --defined-only " + flags + " " + path)) {
+    unsigned long start, size;
+    char type, name[4096];
+    if (sscanf(line.c_str(), "%lx %lx %c %4095s", &start, &size, &type, name) == 4 && strchr("tTwWiu", type) && size > 0) {
+      known.push_back({start, size, std::string(name, strcspn(name, "@"))});
+    }
+  }
+  return known;
+}
+
+// Any address of a function must give one of the names that nm has for a function that covers it.
+void CompareWithNm(ElfFile& elf, const std::vector<Known>& known, int picks) {
+  ASSERT_FALSE(known.empty());
+  std::mt19937_64 random(testing::Seed());
+  for (int i = 0; i < picks; ++i) {
+    const Known& k = known[random() % known.size()];
+    uint64_t address = k.start + random() % k.size;
+    auto found = elf.FindSymbol(address);
+    ASSERT_TRUE(found) << k.name << " at " << std::hex << address;
+    bool right = false;
+    for (const Known& other : known) right |= other.name == found->name && address >= other.start && address < other.start + other.size;
+    EXPECT_TRUE(right) << found->name << " for " << k.name << " at " << std::hex << address;
+  }
+}
+
+TEST(ElfFile, NamesEqualNmForStrippedLibraries) {
+  for (const char* name : {"libc.so.6", "libstdc++.so.6", "libssl.so.3"}) {
+    auto elf = Open(Library(name));
+    if (!elf) continue;
+    CompareWithNm(*elf, NmFunctions("-D", Library(name)), 200);
+  }
+}
+
+TEST(ElfFile, NamesEqualNmForThisProgram) {
+  auto elf = Open("/proc/self/exe");
+  ASSERT_TRUE(elf);
+  CompareWithNm(*elf, NmFunctions("", "/proc/" + std::to_string(getpid()) + "/exe"), 200);
+  EXPECT_EQ(elf->language(), Language::kCpp);
+}
+
+TEST(ElfFile, BuildIdEqualsReadelf) {
+  for (const std::string& path : {Library("libc.so.6"), std::string("/usr/bin/readelf"), std::string("/bin/bash")}) {
+    auto elf = Open(path);
+    if (!elf) continue;
+    auto lines = Lines("readelf -n " + path + " | sed -n 's/.*Build ID: //p'");
+    ASSERT_FALSE(lines.empty()) << path;
+    EXPECT_EQ(HexEncode(elf->build_id()), lines[0]);
+  }
+}
+
+TEST(ElfFile, MainOfAStrippedProgramIsKnown) {
+  std::string stripped = ::testing::TempDir() + "/stripped." + std::to_string(getpid());
+  auto lines = Lines("nm /proc/" + std::to_string(getpid()) + "/exe | grep -i ' t main$'");
+  ASSERT_EQ(lines.size(), 1u);
+  uint64_t main = std::stoull(lines[0], nullptr, 16);
+  ASSERT_EQ(system(("strip -o " + stripped + " /proc/" + std::to_string(getpid()) + "/exe").c_str()), 0);
+  auto elf = Open(stripped);
+  unlink(stripped.c_str());
+  ASSERT_TRUE(elf);
+  auto found = elf->FindSymbol(main + 3);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "main");
+}
+
+TEST(ElfFile, PrefersTheNamePeopleKnow) {
+  auto elf = Open(Library("libc.so.6"));
+  ASSERT_TRUE(elf);
+  std::map<std::string, uint64_t> by_name;
+  for (const Known& k : NmFunctions("-D", Library("libc.so.6"))) by_name[k.name] = k.start;
+  for (const char* name : {"write", "read", "malloc", "fork"}) {
+    auto found = elf->FindSymbol(by_name[name]);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->name, name);
+  }
+}
+
+TEST(ElfFile, VdsoHasItsFunctions) {
+  FileCache files("/proc", 10, 1 << 20);
+  auto vdso = files.Vdso();
+  ASSERT_TRUE(vdso->elf) << vdso->problem;
+  bool found = false;
+  for (uint64_t address = 0; address < 0x3000; address += 16) {
+    auto symbol = vdso->elf->FindSymbol(address);
+    found |= symbol && symbol->name.find("clock_gettime") != std::string::npos;
+  }
+  EXPECT_TRUE(found);
+}
+
+// Every row that readelf interprets, for random functions: CFA, rbp and return address.
+TEST(EhFrame, RowsEqualReadelf) {
+  std::mt19937_64 random(testing::Seed());
+  for (const std::string& path :
+       {Library("libc.so.6"), Library("libgcc_s.so.1"), "/proc/" + std::to_string(getpid()) + "/exe", std::string("/usr/bin/readelf")}) {
+    auto elf = Open(path);
+    if (!elf || !elf->eh_frame()) continue;
+    struct Expected {
+      uint64_t pc;
+      std::string cfa, rbp, ra;
+    };
+    std::vector<Expected> rows;
+    std::vector<std::string> columns;
+    for (const std::string& line : Lines("readelf --debug-dump=frames-interp " + path)) {
+      std::vector<std::string> words;
+      for (auto word : Split(line, ' ')) {
+        if (!word.empty()) words.emplace_back(word);
+      }
+      if (!words.empty() && words[0] == "LOC") columns = words;
+      if (words.size() > 2 && line.find("FDE") != std::string::npos) columns.clear();
+      if (words.size() == columns.size() && words.size() >= 3 && words[0].size() == 16) {
+        Expected e{std::stoull(words[0], nullptr, 16), words[1], "u", words.back()};
+        for (size_t i = 2; i < columns.size(); ++i) {
+          if (columns[i] == "rbp") e.rbp = words[i];
+        }
+        rows.push_back(e);
+      }
+    }
+    ASSERT_GT(rows.size(), 100u) << path;
+    int framed = 0;
+    for (int i = 0; i < 3000; ++i) {
+      const Expected& e = rows[random() % rows.size()];
+      auto row = elf->eh_frame()->Find(e.pc);
+      if (!row) {  // rows of empty ranges; readelf shows CIE rows at 0 too
+        EXPECT_EQ(e.pc, 0u) << path;
+        continue;
+      }
+      std::string where = path + " at " + HexEncode(std::string_view(reinterpret_cast<const char*>(&e.pc), 8)) + " " + e.cfa + " " + e.rbp;
+      bool frame = e.cfa == "rbp+16" && e.rbp == "c-16" && e.ra == "c-8";
+      EXPECT_EQ(row->cfa == Row::Cfa::kFramePointer, frame) << where;
+      if (frame) {
+        EXPECT_TRUE(row->has_frame_pointer) << where;
+      }
+      framed += frame;
+      if (e.cfa.starts_with("rsp+")) {
+        EXPECT_EQ(row->cfa, Row::Cfa::kStackPointer) << where;
+        EXPECT_EQ(row->cfa_offset, std::stoll(e.cfa.substr(4))) << where;
+        EXPECT_EQ(row->return_address, e.ra == "c-8") << where;
+        EXPECT_EQ(row->rbp == Row::Rbp::kSame, e.rbp == "u") << where;
+      }
+      if (e.cfa == "exp") {
+        EXPECT_TRUE(row->cfa == Row::Cfa::kOther || row->cfa == Row::Cfa::kRealigned) << where;
+      }
+    }
+    printf("%s: %zu rows, %d of 3000 with frame pointer\n", path.c_str(), rows.size(), framed);
+  }
+}
+
+// With and without the search table the answers are the same.
+TEST(EhFrame, IndexEqualsHeader) {
+  std::string path = Library("libc.so.6");
+  auto with = Open(path);
+  auto bytes = ReadFile(path);
+  ASSERT_TRUE(bytes.ok());
+  for (size_t i = 0; i < 20; ++i) {  // turn PT_GNU_EH_FRAME into PT_NULL
+    uint64_t at = 64 + i * 56;
+    uint32_t type;
+    memcpy(&type, bytes->data() + at, 4);
+    if (type == 0x6474e550) memset(bytes->data() + at, 0, 4);
+  }
+  auto without = ElfFile::Parse(MemorySource(*bytes));
+  ASSERT_TRUE(without.ok());
+  ASSERT_FALSE((*without)->eh_frame_hdr());
+  std::mt19937_64 random(testing::Seed());
+  auto known = NmFunctions("-D", path);
+  for (int i = 0; i < 500; ++i) {
+    const Known& k = known[random() % known.size()];
+    uint64_t pc = k.start + random() % k.size;
+    auto a = with->eh_frame()->Find(pc), b = (*without)->eh_frame()->Find(pc);
+    ASSERT_EQ(a.has_value(), b.has_value());
+    if (!a) continue;
+    EXPECT_EQ(a->start, b->start);
+    EXPECT_EQ(a->cfa_offset, b->cfa_offset);
+  }
+}
+
+TEST(GoTable, NamesASstrippedProgramAsNmDoesTheWholeOne) {
+  std::string directory = ::testing::TempDir() + "/go." + std::to_string(getpid());
+  std::string source = directory + "/m.go";
+  ASSERT_EQ(system(("mkdir -p " + directory).c_str()), 0);
+  FILE* f = fopen(source.c_str(), "w");
+  fputs("package main\nimport \"fmt\"\nfunc main() { fmt.Println(len(fmt.Sprint(1))) }\n", f);
+  fclose(f);
+  std::string build = "cd " + directory + " && go build -o whole m.go && go build -ldflags='-s -w' -o stripped m.go";
+  bool built = system((build + " 2>/dev/null").c_str()) == 0;
+  auto whole = built ? Open(directory + "/whole") : nullptr, stripped = built ? Open(directory + "/stripped") : nullptr;
+  auto known = built ? NmFunctions("", directory + "/whole") : std::vector<Known>();
+  auto names = built ? Lines("nm " + directory + "/whole | grep -i ' t runtime.text$'") : std::vector<std::string>();
+  ASSERT_EQ(system(("rm -rf " + directory).c_str()), 0);
+  if (!built) GTEST_SKIP() << "no Go here";
+  ASSERT_TRUE(whole && stripped);
+  EXPECT_EQ(stripped->language(), Language::kGo);
+  ASSERT_TRUE(stripped->go_table());
+  std::mt19937_64 random(testing::Seed());
+  int same = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Known& k = known[random() % known.size()];
+    auto a = whole->FindSymbol(k.start), b = stripped->FindSymbol(k.start);
+    ASSERT_TRUE(a);
+    if (b && (a->name == b->name || a->name == b->name + ".abi0")) ++same;
+  }
+  EXPECT_GE(same, 290);  // labels of the linker have no entry in Go's table
+  for (const Known& k : known) {
+    auto go = whole->go_table()->Find(k.start);
+    if (k.name == "runtime.goexit.abi0" || k.name == "runtime.mstart.abi0") {
+      EXPECT_TRUE(go && go->top_frame) << k.name;
+    }
+    if (k.name == "main.main") {
+      EXPECT_FALSE(go && go->top_frame);
+      EXPECT_EQ(whole->go_table()->StackDelta(k.start), 0u);  // before its first instruction the return address is at [sp]
+    }
+  }
+}
+
+TEST(Demangle, EqualsCppFilt) {
+  std::mt19937_64 random(testing::Seed());
+  auto known = NmFunctions("-D", Library("libstdc++.so.6"));
+  std::vector<std::string> picks;
+  std::string command = "c++filt -p";
+  for (int i = 0; i < 200; ++i) {
+    const Known& k = known[random() % known.size()];
+    if (!k.name.starts_with("_Z")) continue;
+    picks.push_back(k.name);
+    command += " " + k.name;
+  }
+  auto expected = Lines(command);
+  ASSERT_EQ(expected.size(), picks.size());
+  auto plain = [](std::string s) {  // the two print abi tags, spaces and defaults of the standard library differently
+    std::erase(s, ' ');
+    return s;
+  };
+  int same = 0;
+  for (size_t i = 0; i < picks.size(); ++i) same += plain(SanitizeName(expected[i])) == plain(DisplayName(picks[i]));
+  EXPECT_GE(same, static_cast<int>(picks.size() * 9 / 10));
+}
+
+TEST(Demangle, Names) {
+  EXPECT_EQ(DisplayName("_ZN3foo3barEi"), "foo::bar");
+  EXPECT_EQ(DisplayName("_ZN3foo3barEi.cold"), "foo::bar");
+  EXPECT_EQ(DisplayName("_ZNK3Box4sizeEv"), "Box::size");
+  EXPECT_EQ(DisplayName("main"), "main");
+  EXPECT_EQ(DisplayName("main.(*Server).handle"), "main.(*Server).handle");
+  EXPECT_EQ(DisplayName("_ZN4core3ptr13drop_in_place17h0123456789abcdefE"), "core::ptr::drop_in_place");
+  EXPECT_EQ(DisplayName("_ZN50_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$Clone$GT$5clone17h0123456789abcdefE"),
+            "<alloc::vec::Vec<T> as Clone>::clone");
+  EXPECT_EQ(DisplayName("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
+  EXPECT_EQ(DisplayName("_Zgarbage"), "_Zgarbage");
+  EXPECT_EQ(DisplayName(std::string("a\x01z\xff")), SanitizeName("a\x01z\xff"));
+  EXPECT_LE(DisplayName("_Z" + std::string(100000, 'N')).size(), 256u);
+}
+
+TEST(FileCache, DoesNotUseAReplacedFile) {
+  std::string path = ::testing::TempDir() + "/replaced." + std::to_string(getpid());
+  ASSERT_EQ(system(("cp /bin/true " + path).c_str()), 0);
+  auto lines = Lines("stat -c '%Hd %Ld %i' " + path);
+  FileRequest request;
+  ASSERT_EQ(sscanf(lines.at(0).c_str(), "%u %u %lu", &request.id.device_major, &request.id.device_minor, &request.id.inode), 3);
+  request.pid = getpid();
+  request.path = path;
+  FileCache files("/proc", 10, 1 << 20);
+  EXPECT_TRUE(files.Get(request)->elf);
+  FileCache others("/proc", 10, 1 << 20);
+  ASSERT_EQ(system(("cp /bin/false " + path + ".new && mv " + path + ".new " + path).c_str()), 0);
+  auto file = others.Get(request);
+  EXPECT_FALSE(file->elf);
+  EXPECT_EQ(file->problem, "another file has its name now");
+  EXPECT_TRUE(files.Get(request)->elf);  // the open one stays
+  unlink(path.c_str());
+}
+
+TEST(FileCache, OpensNoFifo) {
+  std::string path = ::testing::TempDir() + "/fifo." + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  auto fd = OpenInRoot("/proc", getpid(), path);
+  unlink(path.c_str());
+  ASSERT_FALSE(fd.ok());
+  EXPECT_EQ(fd.error().message, "not a regular file");
+}
+
+TEST(FileCache, IsBounded) {
+  FileCache files("/proc", 3, 1 << 20);
+  std::vector<std::shared_ptr<MappedFile>> held;
+  for (const char* name : {"/bin/true", "/bin/false", "/bin/cat", "/bin/ls", "/bin/cp"}) {
+    auto lines = Lines(std::string("stat -L -c '%Hd %Ld %i' ") + name);
+    FileRequest request;
+    ASSERT_EQ(sscanf(lines.at(0).c_str(), "%u %u %lu", &request.id.device_major, &request.id.device_minor, &request.id.inode), 3);
+    request.pid = getpid();
+    request.path = name;
+    held.push_back(files.Get(request));
+  }
+  EXPECT_EQ(files.size(), 3u);
+  EXPECT_EQ(files.refused(), 2u);
+  EXPECT_FALSE(held[4]->elf);
+}
+
+}  // namespace
+}  // namespace borescope::symbols
