@@ -22,10 +22,13 @@ class World:
         self.sessions, self.pods = [], []
         self.count = 0
 
-    def install(self):
+    def build(self):
         for lang in ("cpp", "go"):
             c.sh(f"{c.ROOT}/e2e/workloads/build-{lang}", f"{self.dir}/bin", str(self.seed), f"workload-{lang}", timeout=180)
         shutil.copy(f"{c.BIN}/workloads/spin", f"{self.dir}/bin/spin")
+
+    def install(self):
+        """Starts (or starts anew) all parts of Borescope in the cluster."""
         c.sh(f"{c.ROOT}/e2e/install", c.PRESET, timeout=120, env={**os.environ, "BORESCOPE_SAMPLES": "1"})
         for namespace in ("shop", "other"):
             c.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})

@@ -77,10 +77,10 @@ def test_ten_jobs_of_three_seconds(world):
     """Ten containers that live 3 s, 999 Hz: at least 95 % of their own CPU time is sampled, and named after their death."""
     keep = world.pod("spin", "node2", "1")
     job = world.word("short")
-    name = world.start(target=pod_target(keep, job), durationSeconds=75, profiles=cpu(999))
+    name = world.start(target=pod_target(keep, job), durationSeconds=150, profiles=cpu(999))
     c.wait("the session to sample", 10, lambda: c.get("psess", name, "shop").get("status", {}).get("phase") == "Sampling")
     world.pod("cpp", "node1", "short", "--ms", "2500", name=job, kind="Job", options=["--replicas", "10"], wait=False)
-    c.kubectl("-n", "shop", "wait", "--for=condition=Complete", f"job/{job}", "--timeout=70s", timeout=80)
+    c.kubectl("-n", "shop", "wait", "--for=condition=Complete", f"job/{job}", "--timeout=130s", timeout=140)
     c.kubectl("-n", "shop", "patch", "psess", name, "--type=merge", "-p", '{"spec":{"desiredState":"Stop"}}')
     world.finished(name, seconds=30)
     samples = world.samples("node1", name)

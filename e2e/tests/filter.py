@@ -35,7 +35,7 @@ def test_neighbours_and_leavers(world):
     time.sleep(moved_for)
     session = world.finished(name)
     samples = world.samples("node1", name)
-    c.expect(len(samples) >= 2000, f"only {len(samples)} samples")
+    c.expect(len(samples) >= 500, f"only {len(samples)} samples")
     late = [s for s in samples if s["time_ns"] > after]
     c.expect(not late, f"{len(late)} samples after the process had left, the first {(late or [{'time_ns': 0}])[0]['time_ns'] - after} ns after it")
     foreign = [s for s in samples if any("Spin" in frame for frame in s["frames"])]

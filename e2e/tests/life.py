@@ -7,7 +7,7 @@ import time
 from lib import cluster as c
 from lib.pprof import Profile
 from lib.world import cpu
-from tests.session import seconds, window_of
+from tests.session import samples_of, seconds, window_of
 
 
 def _last_sample(world, node, name):
@@ -52,8 +52,8 @@ def test_api_server_and_operator_stopped(world):
         end_mono = end - (time.time_ns() - time.monotonic_ns())
         c.expect(last <= end_mono + 100_000_000, f"the last sample came {(last - end_mono) / 1e6:.0f} ms after the deadline")
         c.expect(last >= end_mono - 500_000_000, f"sampling ended {(end_mono - last) / 1e6:.0f} ms before the deadline")
-        profile = Profile(c.fetch_profile(f'{{pod="{pod}",profiling_session=~"{name}.*"}}', start - 10**9, time.time_ns()))
-        c.expect(profile.total(0) == len(world.samples("node1", name)), f"the store has {profile.total(0)} samples of {len(world.samples('node1', name))}")
+        stored, taken = samples_of(pod, start, end, f',profiling_session=~"{name}.*"'), len(world.samples("node1", name))
+        c.expect(stored == taken, f"the store has {stored} of {taken} samples")
     finally:
         c.signal_api_server(signal.SIGCONT)
         world.install()
@@ -73,12 +73,10 @@ def _killed(world, program, at_seconds, duration=20):
     start, end = window_of(session)
     over = time.time_ns() - end
     c.expect(over <= 30e9, f"finished {over / 1e9:.0f} s after its window")
-    profile = Profile(c.fetch_profile(f'{{pod="{pod}",profiling_session=~"{name}.*"}}', start - 10**9, end + 10**9))
-    return session, profile, world.samples("node1", name)
+    return session, samples_of(pod, start, end, f',profiling_session=~"{name}.*"'), world.samples("node1", name)
 
 
-def _nothing_twice_or_missing(session, profile, samples, program):
-    collected = profile.total(0)
+def _nothing_twice_or_missing(session, collected, samples, program):
     c.expect(collected <= len(samples), f"the store has {collected} samples, the sampler took only {len(samples)}: something is there twice")
     status = session["status"]
     used, sampled, lost = (seconds(status["cpu"][key]) for key in ("used", "sampled", "lost"))
@@ -91,27 +89,27 @@ def _nothing_twice_or_missing(session, profile, samples, program):
 
 
 def test_kill_operator(world):
-    session, profile, samples = _killed(world, "operator", 4)
+    session, collected, samples = _killed(world, "operator", 4)
     c.expect(c.condition_of(session, "Complete")["status"] == "True", json.dumps(session["status"]["conditions"]))
-    return _nothing_twice_or_missing(session, profile, samples, "operator")
+    return _nothing_twice_or_missing(session, collected, samples, "operator")
 
 
 def test_kill_store(world):
-    session, profile, samples = _killed(world, "store", 8.5)
+    session, collected, samples = _killed(world, "store", 8.5)
     c.expect(c.condition_of(session, "Complete")["status"] == "True", json.dumps(session["status"]["conditions"]))
-    return _nothing_twice_or_missing(session, profile, samples, "store")
+    return _nothing_twice_or_missing(session, collected, samples, "store")
 
 
 def test_kill_sampler(world):
-    session, profile, samples = _killed(world, "sampler-node1", 8.5)
-    return _nothing_twice_or_missing(session, profile, samples, "sampler-node1")
+    session, collected, samples = _killed(world, "sampler-node1", 8.5)
+    return _nothing_twice_or_missing(session, collected, samples, "sampler-node1")
 
 
 def long_test_kill_at_ten_random_instants(world):
     seen = []
     for program in ("operator", "store", "sampler-node1"):
         for _ in range(10):
-            session, profile, samples = _killed(world, program, world.random.uniform(0.5, 17))
-            seen.append(_nothing_twice_or_missing(session, profile, samples, program))
+            session, collected, samples = _killed(world, program, world.random.uniform(0.5, 17))
+            seen.append(_nothing_twice_or_missing(session, collected, samples, program))
             world.clean()
     return f"{len(seen)} kills"

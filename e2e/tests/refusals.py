@@ -49,7 +49,7 @@ def test_workload_not_there(world):
 
 def test_unknown_container(world):
     pod = world.pod("spin", "node1", "1")
-    return _refused_by_operator(world, "ContainerNotFound", ["spec.target.containerNames", "sidecar", "app"], {"podName": pod, "containerNames": ["sidecar"]})
+    return _refused_by_operator(world, "UnknownContainer", ["spec.target.containerNames", "sidecar", "app"], {"podName": pod, "containerNames": ["sidecar"]})
 
 
 def test_unknown_sink(world):
@@ -71,7 +71,7 @@ def test_no_sampler_on_node(world):
     c.cluster("stop", "sampler-node2")
     try:
         c.kubectl("delete", "nodesampler", "node2")
-        return _refused_by_operator(world, "NoSamplerOnNode", ["node2", pod, "kubectl"], {"podName": pod})
+        return _refused_by_operator(world, "NoSamplerOnNode", ["node2", "kubectl"], {"podName": pod})
     finally:
         world.install()
 

@@ -19,10 +19,23 @@ def window_of(session):
 
 
 def test_two_nodes(world):
+    """Merged shares and all else of a session over pods on two nodes. A machine that is busy with other work gives too few samples in 25 s."""
+    try:
+        return _two_nodes(world, 25)
+    except TooFew:
+        world.clean()
+        return _two_nodes(world, 75)
+
+
+class TooFew(Exception):
+    pass
+
+
+def _two_nodes(world, duration):
     """Merged shares, whole stacks, labels, `top`, what kubectl shows; each sampler only its own pods."""
     first = world.pod("cpp", "node1", "busy", options=["--label", "tier=web", "--label", "app.kubernetes.io/version=v7"])
     second = world.pod("go", "node2", "busy", options=["--label", "tier=back"])
-    name = world.start(target=pod_target(first, second), durationSeconds=25, profiles=cpu(999), podLabels=["tier"], labels={"release": "42"})
+    name = world.start(target=pod_target(first, second), durationSeconds=duration, profiles=cpu(999), podLabels=["tier"], labels={"release": "42"})
 
     def specs():
         return {node: json.dumps(c.get("nodesampler", node).get("spec", {})) for node in world.nodes}
@@ -39,19 +52,21 @@ def test_two_nodes(world):
     for pod, lang in ((first, "cpp"), (second, "go")):
         query = f'process_cpu:cpu:nanoseconds:cpu:nanoseconds{{namespace="shop",pod="{pod}",profiling_session=~"{name}.*"}}'
         profile = Profile(c.fetch_profile(query, start - 10**9, end + 10**9))
-        samples = [(frames, values[1], values[0]) for frames, values, _ in profile.samples]
+        # The store answers with the sample type that was asked for; how many samples they were follows from the period.
+        samples = [(frames, values[-1], max(1, round(values[-1] * 999 / 1e9))) for frames, values, _ in profile.samples]
         verdict = truth.compare(samples, [world.truth(pod, start, end)])
         total_n += verdict.n
         details.append(f"{lang}: {verdict}")
         problems += [f"{lang}: {problem}" for problem in verdict.problems]
         collapsed = c.fetch_profile(query, start - 10**9, end + 10**9, "collapsed").decode()
-        c.expect(sum(int(line.rsplit(" ", 1)[1]) for line in collapsed.splitlines()) in (profile.total(0), profile.total(1)),
+        c.expect(sum(int(line.rsplit(" ", 1)[1]) for line in collapsed.splitlines()) == profile.total(),
                  "the collapsed form's sum is not the profile's")
         for labels in (f'node="{"node1" if lang == "cpp" else "node2"}"', 'cluster="e2e"', 'container="app"', f'language="{lang}"',
                        f'tier="{"web" if lang == "cpp" else "back"}"', 'release="42"', 'service_name=~".+"', 'workload=~".*"'):
             Profile(c.fetch_profile(query[:-1] + "," + labels + "}", start - 10**9, end + 10**9))  # fails when nothing has that label
+    if total_n < 20000:
+        raise TooFew(f"only {total_n} samples in {duration} s")
     c.expect(not problems, "; ".join(problems))
-    c.expect(total_n >= 20000, f"only {total_n} samples")
 
     # `top` names a function that the workloads have, and its share is that of its own clock.
     truths = [world.truth(pod, start, end) for pod in (first, second)]
@@ -111,10 +126,22 @@ def test_same_window_twice_is_one(world):
     name = world.start(target={"podName": pod}, durationSeconds=12, profiles=cpu(199))
     session = world.finished(name)
     start, end = window_of(session)
-    profile = Profile(c.fetch_profile(f'{{pod="{pod}"}}', start - 10**9, end + 10**9))
     sampled = session["status"]["cpu"]["sampled"]
-    c.expect(abs(profile.total(1) / 1e9 - seconds(sampled)) < 0.02 * seconds(sampled), f"the store has {profile.total(1) / 1e9:.2f} s, status says {sampled}")
-    c.expect(profile.total(0) == session["status"]["samples"]["collected"], "sample counts differ between store and status")
+    c.expect(abs(cpu_of(pod, start, end) / 1e9 - seconds(sampled)) < 0.002, f"the store has {cpu_of(pod, start, end) / 1e9:.3f} s, status says {sampled}")
+    collected = session["status"]["samples"]["collected"]
+    c.expect(samples_of(pod, start, end) == collected, f"the store has {samples_of(pod, start, end)} samples, status says {collected}")
+
+
+def samples_of(pod, start, end, more=""):
+    """How many samples the store has of a pod."""
+    raw = c.fetch_profile(f'process_cpu:samples:count:cpu:nanoseconds{{pod="{pod}"{more}}}', start - 10**9, end + 10**9)
+    return Profile(raw).total()
+
+
+def cpu_of(pod, start, end, more=""):
+    """CPU time in ns that the store has of a pod."""
+    raw = c.fetch_profile(f'process_cpu:cpu:nanoseconds:cpu:nanoseconds{{pod="{pod}"{more}}}', start - 10**9, end + 10**9)
+    return Profile(raw).total()
 
 
 def seconds(text):
