@@ -44,7 +44,7 @@ struct CallOptions {
 
 // HTTP/1.1 client of one server: pooled keep-alive connections, TLS >= 1.2 verified by OpenSSL (host name or IP), never a
 // redirect followed, no proxy. Errors of the transport are kUnavailable (kDenied: the certificate is not accepted);
-// whatever the server answered is a response, also 4xx and 5xx. SIGPIPE must be ignored in the program.
+// whatever the server answered is a response, also 4xx and 5xx. The first one made sets SIGPIPE to ignored for the program.
 class Client {
  public:
   static Result<std::unique_ptr<Client>> Create(ClientOptions options);

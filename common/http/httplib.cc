@@ -692,6 +692,9 @@ Client::Client(ClientOptions options) : options_(std::move(options)) {}
 Client::~Client() = default;
 
 Result<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
+  // OpenSSL writes to sockets without MSG_NOSIGNAL: a peer that has gone would end the program.
+  struct sigaction pipe {};
+  if (::sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
   std::unique_ptr<Client> client(new Client(std::move(options)));
   std::string_view url = client->options_.base_url;
   Error bad{ErrorCode::kInvalid, "\"" + SanitizeName(url) + "\" is no address of a server; write http://HOST:PORT or https://HOST:PORT"};

@@ -28,7 +28,8 @@ void ClockOffset::Observe(int64_t their_second, int64_t sent_ns, int64_t receive
 }
 
 ClockOffset::Estimate ClockOffset::estimate() const {
-  return {known_, low_ns_ + (high_ns_ - low_ns_) / 2, (high_ns_ - low_ns_) / 2};
+  int64_t offset = std::clamp<int64_t>(0, low_ns_, high_ns_);
+  return {known_, offset, std::max(high_ns_ - offset, offset - low_ns_)};
 }
 
 }  // namespace borescope::kube

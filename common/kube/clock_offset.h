@@ -6,7 +6,8 @@
 namespace borescope::kube {
 
 // How far another machine's clock is ahead of ours, from time stamps in whole seconds (the Date header): each one says that the
-// offset lies in an interval of one second and the round trip; the intersection of many soon is far narrower.
+// offset lies in an interval of one second and the round trip; the intersection of many soon is far narrower. Clocks mostly agree:
+// of the offsets that are possible the one nearest to 0 is taken, so that good clocks are never corrected by mere coarseness.
 class ClockOffset {
  public:
   struct Estimate {

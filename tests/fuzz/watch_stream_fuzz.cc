@@ -14,6 +14,8 @@ using namespace borescope::kube;
 
 namespace {
 
+constexpr size_t kMaxDepth = 12;
+
 void Check(bool condition) {
   if (!condition) std::abort();
 }
@@ -24,7 +26,7 @@ struct Fed {
 };
 
 Fed FeedIn(std::string_view bytes, size_t piece) {
-  WatchFramer framer(4096);
+  WatchFramer framer(1024);
   Fed fed;
   for (size_t i = 0; i < bytes.size() && fed.ok; i += piece) {
     fed.ok = framer.Feed(bytes.substr(i, piece), [&](std::string_view o) { return fed.objects.emplace_back(o), true; }).ok();
@@ -41,10 +43,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(whole.ok == pieces.ok);
   Check(whole.objects == pieces.objects);
   static const Projection kAll;
-  static const Projection kSome{"type", "object.metadata.name", "object.metadata.labels.*", "object.spec.containers.name", "object.*.a"};
+  static const Projection kSome = [] {
+    Projection some(std::vector<std::string>{"type", "object.*.a"});
+    some.Merge(Projection{"metadata.name", "metadata.labels.*", "spec.containers.name", R"(metadata.annotations.a\.b)"}.Under("object"));
+    return some;
+  }();
   for (const std::string& text : whole.objects) {
-    auto all = kAll.Parse(text);
-    auto some = kSome.Parse(text);
+    auto all = kAll.Parse(text, kMaxDepth);
+    auto some = kSome.Parse(text, kMaxDepth);
     Check(all.ok() == some.ok());
     nlohmann::json plain = nlohmann::json::parse(text, nullptr, false);
     if (all.ok()) {

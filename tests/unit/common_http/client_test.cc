@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <csignal>
-
 #include "common/http/gzip.h"
 #include "raw_server.h"
 
@@ -19,7 +17,6 @@ using test::RawServer;
 using ::testing::HasSubstr;
 
 std::unique_ptr<Client> ClientOf(const RawServer& server, ClientOptions options = {}) {
-  std::signal(SIGPIPE, SIG_IGN);
   options.base_url = server.url();
   auto client = Client::Create(std::move(options));
   EXPECT_TRUE(client.ok());

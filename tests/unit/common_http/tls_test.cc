@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <csignal>
-
 #include "common/http/client.h"
 
 namespace borescope::http {
@@ -20,8 +18,7 @@ using ::testing::HasSubstr;
 class TlsTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    std::signal(SIGPIPE, SIG_IGN);
-    ca_ = MakeIdentity("test CA", "", nullptr);
+      ca_ = MakeIdentity("test CA", "", nullptr);
     server_ = MakeIdentity("server", "IP:127.0.0.1,DNS:localhost", &ca_);
   }
   static void Ok(SSL* ssl, const std::string&) { Write(ssl, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"); }

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <csignal>
 #include <memory>
 
 #include "common/kube/rest.h"
@@ -15,7 +14,6 @@ inline const Resource kSessions{"profiling.borescope.dev", "v1alpha1", "profilin
 inline const Resource kPods{"", "v1", "pods"};
 
 inline std::unique_ptr<RestClient> ClientOf(const test::RawServer& server, std::shared_ptr<TokenSource> token = nullptr) {
-  std::signal(SIGPIPE, SIG_IGN);
   Config config;
   config.server = server.url();
   config.token = std::move(token);
