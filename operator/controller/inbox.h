@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -12,8 +12,8 @@
 
 namespace borescope::op {
 
-// What the threads of the watches have for the loop. Unbounded, as the watches themselves are slowed down by the API server only;
-// what waits here are projected values.
+// What the threads of the watches have for the loop. Unbounded, as the watches themselves are
+// slowed down by the API server only; what waits here are projected values.
 class Inbox {
  public:
   using Message = std::function<void(Loop& loop, int64_t now)>;

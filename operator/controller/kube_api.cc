@@ -72,7 +72,8 @@ std::vector<Pod> ParsePods(const std::vector<json>& items) {
 }
 
 kube::ObjectReference Reference(const api::ObjectMeta& session) {
-  return {std::string(api::kApiVersion), std::string(api::kProfilingSessionKind), session.namespace_name, session.name, session.uid};
+  return {std::string(api::kApiVersion), std::string(api::kProfilingSessionKind),
+          session.namespace_name, session.name, session.uid};
 }
 
 }  // namespace
@@ -90,17 +91,21 @@ kube::CallOptions KubeApi::Options(std::string subresource) const {
   return options;
 }
 
-Result<api::ProfilingSession> KubeApi::WriteStatus(const api::ProfilingSession& before, const api::ProfilingSessionStatus& status) {
+Result<api::ProfilingSession> KubeApi::WriteStatus(const api::ProfilingSession& before,
+                                                   const api::ProfilingSessionStatus& status) {
   json patch = api::SessionStatusPatch(before.metadata, before.status, status);
   if (patch.empty()) return before;
-  ASSIGN_OR_RETURN(json object, client_->Patch(ResourceOf(api::kProfilingSessions), before.metadata.namespace_name,
-                                               before.metadata.name, patch, Options("status")));
+  ASSIGN_OR_RETURN(json object, client_->Patch(ResourceOf(api::kProfilingSessions),
+                                               before.metadata.namespace_name, before.metadata.name,
+                                               patch, Options("status")));
   return api::ParseProfilingSession(object);
 }
 
-Result<api::NodeSampler> KubeApi::WriteSpec(const api::NodeSampler& before, const api::NodeSamplerSpec& spec) {
+Result<api::NodeSampler> KubeApi::WriteSpec(const api::NodeSampler& before,
+                                            const api::NodeSamplerSpec& spec) {
   json patch = api::SpecPatch(spec, before.metadata.resource_version);
-  ASSIGN_OR_RETURN(json object, client_->Patch(ResourceOf(api::kNodeSamplers), "", before.metadata.name, patch, Options()));
+  ASSIGN_OR_RETURN(json object, client_->Patch(ResourceOf(api::kNodeSamplers), "",
+                                               before.metadata.name, patch, Options()));
   return api::ParseNodeSampler(object);
 }
 
@@ -110,7 +115,8 @@ Status KubeApi::DeleteSession(const api::ObjectMeta& session) {
 }
 
 Result<api::ProfilingSession> KubeApi::ReadSession(const std::string& ns, const std::string& name) {
-  ASSIGN_OR_RETURN(json object, client_->Get(ResourceOf(api::kProfilingSessions), ns, name, Options()));
+  ASSIGN_OR_RETURN(json object,
+                   client_->Get(ResourceOf(api::kProfilingSessions), ns, name, Options()));
   return api::ParseProfilingSession(object);
 }
 
@@ -139,20 +145,25 @@ Result<Workload> KubeApi::Look(const Lookup& lookup) {
       for (const json& owner : owners) {
         const json& controller = Child(owner, "controller");
         if (controller.is_boolean() && controller.get<bool>()) {
-          workload.controller = Controller{Text(owner, "kind"), Text(owner, "name"), Text(owner, "uid")};
+          workload.controller =
+              Controller{Text(owner, "kind"), Text(owner, "name"), Text(owner, "uid")};
         }
       }
     }
     return workload;
   }
-  return Error{ErrorCode::kUnsupported, "kind '" + lookup.kind + "' is none of Deployment, StatefulSet, DaemonSet, ReplicaSet, Job"};
+  return Error{
+      ErrorCode::kUnsupported,
+      "kind '" + lookup.kind + "' is none of Deployment, StatefulSet, DaemonSet, ReplicaSet, Job"};
 }
 
 Result<std::vector<Pod>> KubeApi::ListPods(const std::string& ns) {
   kube::ListOptions list;
   list.ns = ns;
   list.projection = kube::Projection(PodPaths());
-  for (const char* path : {"metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion"}) list.projection.Add(path);
+  for (const char* path :
+       {"metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion"})
+    list.projection.Add(path);
   ASSIGN_OR_RETURN(kube::ObjectList objects, client_->List(kPods, list, Options()));
   return ParsePods(objects.items);
 }
@@ -179,7 +190,8 @@ void KubeApi::WatchPods(const std::string& ns) {
       loop.OnPod(ns, std::move(pod), type == kube::EventType::kAdded);
     });
   };
-  watch.reflector = std::make_unique<kube::Reflector>(client_, std::move(options), std::move(handler));
+  watch.reflector =
+      std::make_unique<kube::Reflector>(client_, std::move(options), std::move(handler));
   watch.reflector->Start();
   watches_[ns] = std::move(watch);
 }
@@ -208,7 +220,8 @@ void KubeApi::Emit(const api::ObjectMeta& session, const EventNote& event) {
   }
 }
 
-void KubeApi::Keep(const api::ProfilingSession& session, const api::ProfilingSessionStatus& status) {
+void KubeApi::Keep(const api::ProfilingSession& session,
+                   const api::ProfilingSessionStatus& status) {
   if (store_ == nullptr) return;
   auto now = std::chrono::steady_clock::now();
   Status outcome;
@@ -219,7 +232,8 @@ void KubeApi::Keep(const api::ProfilingSession& session, const api::ProfilingSes
     record.status = status;
     http::Request request;
     request.method = "PUT";
-    request.path = "/api/v1/sessions/" + session.metadata.namespace_name + "/" + session.metadata.name + "/" + session.metadata.uid;
+    request.path = "/api/v1/sessions/" + session.metadata.namespace_name + "/" +
+                   session.metadata.name + "/" + session.metadata.uid;
     request.headers["Content-Type"] = "application/json";
     request.body = api::ToJson(record).dump();
     auto response = store_->Send(request, {kStoreTimeout, canceller_});
@@ -227,7 +241,8 @@ void KubeApi::Keep(const api::ProfilingSession& session, const api::ProfilingSes
       outcome = response.error();
       store_rests_until_ = now + kStoreRest;
     } else if (response->status / 100 != 2) {
-      outcome = Error{ErrorCode::kInvalid, "HTTP " + std::to_string(response->status) + ": " + response->body.substr(0, 200)};
+      outcome = Error{ErrorCode::kInvalid, "HTTP " + std::to_string(response->status) + ": " +
+                                               response->body.substr(0, 200)};
     }
   }
   if (outcome.ok()) return;

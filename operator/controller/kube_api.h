@@ -19,24 +19,30 @@ namespace borescope::op {
 
 kube::Resource ResourceOf(std::string_view plural);  // of our own group
 
-// The real API server, and the store that keeps the records of finished sessions. Used by the loop's thread only.
+// The real API server, and the store that keeps the records of finished sessions. Used by the
+// loop's thread only.
 class KubeApi : public ApiServer {
  public:
   // `store` may be null: no records are kept. All must outlive it.
-  KubeApi(kube::RestClient* client, kube::EventRecorder* events, Inbox* inbox, http::Canceller* canceller, http::Client* store)
+  KubeApi(kube::RestClient* client, kube::EventRecorder* events, Inbox* inbox,
+          http::Canceller* canceller, http::Client* store)
       : client_(client), events_(events), inbox_(inbox), canceller_(canceller), store_(store) {}
 
-  Result<api::ProfilingSession> WriteStatus(const api::ProfilingSession& before, const api::ProfilingSessionStatus& status) override;
-  Result<api::NodeSampler> WriteSpec(const api::NodeSampler& before, const api::NodeSamplerSpec& spec) override;
+  Result<api::ProfilingSession> WriteStatus(const api::ProfilingSession& before,
+                                            const api::ProfilingSessionStatus& status) override;
+  Result<api::NodeSampler> WriteSpec(const api::NodeSampler& before,
+                                     const api::NodeSamplerSpec& spec) override;
   Status DeleteSession(const api::ObjectMeta& session) override;
-  Result<api::ProfilingSession> ReadSession(const std::string& ns, const std::string& name) override;
+  Result<api::ProfilingSession> ReadSession(const std::string& ns,
+                                            const std::string& name) override;
   Result<api::NodeSampler> ReadSampler(const std::string& node) override;
   Result<Workload> Look(const Lookup& lookup) override;
   Result<std::vector<Pod>> ListPods(const std::string& ns) override;
   void WatchPods(const std::string& ns) override;
   void UnwatchPods(const std::string& ns) override;
   void Emit(const api::ObjectMeta& session, const EventNote& event) override;
-  void Keep(const api::ProfilingSession& session, const api::ProfilingSessionStatus& status) override;
+  void Keep(const api::ProfilingSession& session,
+            const api::ProfilingSessionStatus& status) override;
 
   // Tells the loop of namespaces whose pods can't be listed.
   void CheckWatches();
@@ -45,7 +51,8 @@ class KubeApi : public ApiServer {
 
  private:
   struct PodWatch {
-    std::shared_ptr<std::atomic<bool>> alive;  // false: what is still in the inbox is of a watch that has ended
+    std::shared_ptr<std::atomic<bool>>
+        alive;  // false: what is still in the inbox is of a watch that has ended
     std::unique_ptr<kube::Reflector> reflector;
   };
   kube::CallOptions Options(std::string subresource = "") const;

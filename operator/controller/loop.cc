@@ -26,7 +26,8 @@ Loop::Loop(ApiServer* server, std::string cluster, std::string store_url) : serv
   world_.store_url = std::move(store_url);
 }
 
-// ---- What happened -------------------------------------------------------------------------------------------------------------
+// ---- What happened
+// -------------------------------------------------------------------------------------------------------------
 
 void Loop::OnSamplers(std::vector<api::NodeSampler> samplers, int64_t now) {
   std::set<std::string> names;
@@ -97,8 +98,10 @@ void Loop::OnSamplerGone(const std::string& node) {
 void Loop::OnSession(api::ProfilingSession session) {
   std::string key = SessionKey(session.metadata);
   const api::ObjectMeta* known = nullptr;
-  if (auto it = world_.sessions.find(key); it != world_.sessions.end()) known = &it->second.metadata;
-  if (auto it = world_.finished.find(key); it != world_.finished.end()) known = &it->second.metadata;
+  if (auto it = world_.sessions.find(key); it != world_.sessions.end())
+    known = &it->second.metadata;
+  if (auto it = world_.finished.find(key); it != world_.finished.end())
+    known = &it->second.metadata;
   if (known != nullptr && Older(session.metadata, *known)) return;
   if (known != nullptr && known->uid != session.metadata.uid) {
     api::ObjectMeta before = *known;
@@ -118,7 +121,8 @@ void Loop::OnSessionGone(const api::ObjectMeta& session, int64_t now) {
   auto active = world_.sessions.find(key);
   auto finished = world_.finished.find(key);
   bool is_active = active != world_.sessions.end() && active->second.metadata.uid == session.uid;
-  bool is_finished = finished != world_.finished.end() && finished->second.metadata.uid == session.uid;
+  bool is_finished =
+      finished != world_.finished.end() && finished->second.metadata.uid == session.uid;
   if (!is_active && !is_finished) return;  // of an earlier one of that name
   if (is_active) world_.sessions.erase(active);
   if (is_finished) world_.finished.erase(finished);
@@ -192,7 +196,8 @@ void Loop::OnReconnect(int64_t now) {
   for (const auto& [key, session] : world_.sessions) dirty_sessions_.insert(key);
 }
 
-// ---- What to do ----------------------------------------------------------------------------------------------------------------
+// ---- What to do
+// ----------------------------------------------------------------------------------------------------------------
 
 int64_t Loop::RunOnce(int64_t now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
@@ -200,7 +205,8 @@ int64_t Loop::RunOnce(int64_t now) {
     At(key, 0);
     dirty_sessions_.insert(key);
   }
-  // A plan's own writes make its session dirty again; the rounds are bounded so that the clock is read in between.
+  // A plan's own writes make its session dirty again; the rounds are bounded so that the clock is
+  // read in between.
   for (int round = 0; round < 4 && !dirty_sessions_.empty(); ++round) {
     std::set<std::string> now_dirty = std::exchange(dirty_sessions_, {});
     for (const std::string& key : now_dirty) Plan(key, now);
@@ -246,8 +252,10 @@ void Loop::PlanFinishedSession(const FinishedSession& session, int64_t now) {
   if (plan.remove) {
     Status status = server_->DeleteSession(session.metadata);
     Count("delete", status);
-    if (status.ok() || status.error().code == ErrorCode::kNotFound) return;  // the watch says that it is gone
-    if (status.error().code == ErrorCode::kConflict) return ReadAgain(session.metadata.namespace_name, session.metadata.name, now);
+    if (status.ok() || status.error().code == ErrorCode::kNotFound)
+      return;  // the watch says that it is gone
+    if (status.error().code == ErrorCode::kConflict)
+      return ReadAgain(session.metadata.namespace_name, session.metadata.name, now);
     return BackOff("s/" + key, now, status.error());
   }
   if (!plan.restamp) return;
@@ -290,7 +298,8 @@ void Loop::Answer(const Lookup& lookup, const std::string& key, int64_t now) {
   Workload workload;
   if (answer.ok()) {
     workload = *std::move(answer);
-  } else if (answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kExhausted) {
+  } else if (answer.error().code == ErrorCode::kUnavailable ||
+             answer.error().code == ErrorCode::kExhausted) {
     return BackOff("s/" + key, now, answer.error());
   } else {
     workload.error = answer.error().message;
@@ -306,7 +315,8 @@ void Loop::ListPods(const api::ProfilingSession& session, const std::string& key
   bool is_new = interest_[ns].emplace(key, session.metadata.uid).second;
   if (!watched) return server_->WatchPods(ns);
   auto known = world_.namespaces.find(ns);
-  if (!is_new || known == world_.namespaces.end()) return;  // the list that the watch begins with is on its way
+  if (!is_new || known == world_.namespaces.end())
+    return;  // the list that the watch begins with is on its way
   auto pods = server_->ListPods(ns);
   if (!pods.ok()) {
     interest_[ns].erase(key);
@@ -318,7 +328,9 @@ void Loop::ListPods(const api::ProfilingSession& session, const std::string& key
   for (Pod& pod : *pods) {
     if (!Interesting(world_, session, pod)) continue;
     auto before = known->second.pods.find(pod.uid);
-    if (before != known->second.pods.end() && before->second.resource_version > pod.resource_version) continue;
+    if (before != known->second.pods.end() &&
+        before->second.resource_version > pod.resource_version)
+      continue;
     known->second.pods.insert_or_assign(pod.uid, std::move(pod));
   }
   known->second.listed_for.insert(session.metadata.uid);
@@ -344,7 +356,8 @@ void Loop::WriteNode(const std::string& node, int64_t now) {
     retries_.erase("n/" + node);
     return OnSampler(*std::move(written), now);
   }
-  if (written.error().code == ErrorCode::kConflict || written.error().code == ErrorCode::kNotFound) {
+  if (written.error().code == ErrorCode::kConflict ||
+      written.error().code == ErrorCode::kNotFound) {
     auto live = server_->ReadSampler(node);
     if (live.ok()) return OnSampler(*std::move(live), now);
     if (live.error().code == ErrorCode::kNotFound) return OnSamplerGone(node);
@@ -353,7 +366,8 @@ void Loop::WriteNode(const std::string& node, int64_t now) {
   BackOff("n/" + node, now, written.error());
 }
 
-void Loop::SetAssignments(const std::string& key, std::map<std::string, Assignment> assignments, int64_t now) {
+void Loop::SetAssignments(const std::string& key, std::map<std::string, Assignment> assignments,
+                          int64_t now) {
   auto& current = assignments_[key];
   for (const auto& [node, assignment] : current) {
     if (assignments.contains(node)) continue;
@@ -382,13 +396,15 @@ void Loop::Forget(const std::string& key, const std::string& uid, int64_t now) {
     interest_.erase(interest);
     server_->UnwatchPods(ns);
     world_.namespaces.erase(ns);
-    std::erase_if(world_.workloads, [&](const auto& entry) { return entry.first.namespace_name == ns; });
+    std::erase_if(world_.workloads,
+                  [&](const auto& entry) { return entry.first.namespace_name == ns; });
     return;
   }
   auto known = world_.namespaces.find(ns);
   if (known == world_.namespaces.end()) return;
   known->second.listed_for.erase(uid);
-  std::erase_if(known->second.pods, [&](const auto& entry) { return !SomebodyWants(entry.second); });
+  std::erase_if(known->second.pods,
+                [&](const auto& entry) { return !SomebodyWants(entry.second); });
 }
 
 void Loop::ReadAgain(const std::string& ns, const std::string& name, int64_t now) {
@@ -403,7 +419,8 @@ void Loop::ReadAgain(const std::string& ns, const std::string& name, int64_t now
   }
 }
 
-// ---- Small things --------------------------------------------------------------------------------------------------------------
+// ---- Small things
+// --------------------------------------------------------------------------------------------------------------
 
 bool Loop::SomebodyWants(const Pod& pod) const {
   auto interest = interest_.find(pod.namespace_name);
@@ -430,7 +447,8 @@ void Loop::DirtySessionsOf(const std::string& node) {
   }
   if (auto sampler = world_.samplers.find(node); sampler != world_.samplers.end()) {
     for (const api::Job& job : sampler->second.spec.jobs) {
-      if (world_.sessions.contains(SessionKey(job.session))) dirty_sessions_.insert(SessionKey(job.session));
+      if (world_.sessions.contains(SessionKey(job.session)))
+        dirty_sessions_.insert(SessionKey(job.session));
     }
   }
 }
@@ -447,7 +465,8 @@ void Loop::At(const std::string& key, int64_t time) {
 
 void Loop::BackOff(const std::string& what, int64_t now, const Error& error) {
   int64_t at = now + std::chrono::nanoseconds(retries_[what].backoff.Next()).count();
-  Log(LogLevel::kWarning, "will try again", {{"what", what.substr(2)}, {"error", error.ToString()}});
+  Log(LogLevel::kWarning, "will try again",
+      {{"what", what.substr(2)}, {"error", error.ToString()}});
   if (what[0] == 'n') {
     if (world_.samplers.contains(what.substr(2))) dirty_nodes_[what.substr(2)] = at;
     return;
@@ -458,7 +477,9 @@ void Loop::BackOff(const std::string& what, int64_t now, const Error& error) {
 }
 
 void Loop::Count(std::string_view kind, const Status& status) {
-  std::string result = status.ok() ? "ok" : status.error().code == ErrorCode::kConflict ? "conflict" : "error";
+  std::string result = status.ok()                                   ? "ok"
+                       : status.error().code == ErrorCode::kConflict ? "conflict"
+                                                                     : "error";
   ++stats_.writes[{std::string(kind), result}];
 }
 

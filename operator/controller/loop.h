@@ -18,13 +18,15 @@ namespace borescope::op {
 
 struct LoopStats {
   uint64_t plans = 0;
-  std::map<std::pair<std::string, std::string>, uint64_t> writes;  // {status|spec|delete, ok|conflict|error}
+  std::map<std::pair<std::string, std::string>, uint64_t>
+      writes;  // {status|spec|delete, ok|conflict|error}
   uint64_t events = 0;
 };
 
-// Keeps the world up to date and carries out the plans: one thread, a set of sessions and one of nodes that need another look.
-// All calls come from that thread. After a start, OnSamplers comes before OnSessions (a job whose session is not in a list made
-// later is an orphan), and RunOnce only after all three lists.
+// Keeps the world up to date and carries out the plans: one thread, a set of sessions and one of
+// nodes that need another look. All calls come from that thread. After a start, OnSamplers comes
+// before OnSessions (a job whose session is not in a list made later is an orphan), and RunOnce
+// only after all three lists.
 class Loop {
  public:
   Loop(ApiServer* server, std::string cluster, std::string store_url);
@@ -64,7 +66,8 @@ class Loop {
   void Answer(const Lookup& lookup, const std::string& key, int64_t now);
   void ListPods(const api::ProfilingSession& session, const std::string& key, int64_t now);
   void WriteNode(const std::string& node, int64_t now);
-  void SetAssignments(const std::string& key, std::map<std::string, Assignment> assignments, int64_t now);
+  void SetAssignments(const std::string& key, std::map<std::string, Assignment> assignments,
+                      int64_t now);
   void Forget(const std::string& key, const std::string& uid, int64_t now);
   void ReadAgain(const std::string& ns, const std::string& name, int64_t now);
 
@@ -80,15 +83,16 @@ class Loop {
   World world_;
   LoopStats stats_;
 
-  std::set<std::string> dirty_sessions_;                             // "namespace/name"
-  std::map<std::string, int64_t> dirty_nodes_;                       // node -> when its spec is written at the earliest
+  std::set<std::string> dirty_sessions_;        // "namespace/name"
+  std::map<std::string, int64_t> dirty_nodes_;  // node -> when its spec is written at the earliest
   std::set<std::pair<int64_t, std::string>> timers_;
-  std::map<std::string, int64_t> timer_of_;                          // session -> its time in timers_
-  std::map<std::string, Retry> retries_;                             // "s/KEY" or "n/NODE"
+  std::map<std::string, int64_t> timer_of_;  // session -> its time in timers_
+  std::map<std::string, Retry> retries_;     // "s/KEY" or "n/NODE"
 
   std::map<std::string, std::map<std::string, Assignment>> assignments_;  // session -> node -> job
-  std::map<std::string, std::set<std::string>> sessions_on_;             // node -> sessions
-  std::map<std::string, std::map<std::string, std::string>> interest_;   // namespace -> session -> uid
+  std::map<std::string, std::set<std::string>> sessions_on_;              // node -> sessions
+  std::map<std::string, std::map<std::string, std::string>>
+      interest_;  // namespace -> session -> uid
 };
 
 }  // namespace borescope::op

@@ -24,16 +24,21 @@ constexpr int64_t kStuck = 60'000'000'000;
 constexpr std::chrono::milliseconds kEventGrace{2'000};
 
 std::string ObjectName(const json& object) {
-  if (!object.is_object() || !object.contains("metadata") || !object["metadata"].is_object()) return "?";
+  if (!object.is_object() || !object.contains("metadata") || !object["metadata"].is_object())
+    return "?";
   const json& metadata = object["metadata"];
-  auto text = [&](const char* key) { return metadata.contains(key) && metadata[key].is_string() ? metadata[key].get<std::string>() : ""; };
+  auto text = [&](const char* key) {
+    return metadata.contains(key) && metadata[key].is_string() ? metadata[key].get<std::string>()
+                                                               : "";
+  };
   return text("namespace").empty() ? text("name") : text("namespace") + "/" + text("name");
 }
 
 template <typename T>
 using Parser = Result<T> (*)(const json&);
 
-// An object of ours that we can't read is one of a later version, or was written past the CRD: named, and left alone.
+// An object of ours that we can't read is one of a later version, or was written past the CRD:
+// named, and left alone.
 template <typename T>
 std::vector<T> ParseAll(const std::vector<json>& items, Parser<T> parse) {
   std::vector<T> out;
@@ -42,7 +47,8 @@ std::vector<T> ParseAll(const std::vector<json>& items, Parser<T> parse) {
     if (value.ok()) {
       out.push_back(*std::move(value));
     } else {
-      Log(LogLevel::kWarning, "an object can't be read", {{"object", ObjectName(item)}, {"error", value.error().message}});
+      Log(LogLevel::kWarning, "an object can't be read",
+          {{"object", ObjectName(item)}, {"error", value.error().message}});
     }
   }
   return out;
@@ -50,18 +56,23 @@ std::vector<T> ParseAll(const std::vector<json>& items, Parser<T> parse) {
 
 // Items of a list carry no kind; the parsers take its absence.
 template <typename T>
-std::unique_ptr<kube::Reflector> MakeReflector(kube::RestClient* client, std::string_view plural, kube::Projection projection,
-                                               Parser<T> parse, std::function<void(std::vector<T>)> on_list,
-                                               std::function<void(T)> on_change, std::function<void(T)> on_gone) {
+std::unique_ptr<kube::Reflector> MakeReflector(kube::RestClient* client, std::string_view plural,
+                                               kube::Projection projection, Parser<T> parse,
+                                               std::function<void(std::vector<T>)> on_list,
+                                               std::function<void(T)> on_change,
+                                               std::function<void(T)> on_gone) {
   kube::Reflector::Options options;
   options.resource = ResourceOf(plural);
   options.projection = std::move(projection);
   kube::Reflector::Handler handler;
-  handler.on_list = [parse, on_list](std::vector<json> items) { on_list(ParseAll<T>(items, parse)); };
+  handler.on_list = [parse, on_list](std::vector<json> items) {
+    on_list(ParseAll<T>(items, parse));
+  };
   handler.on_event = [parse, on_change, on_gone](kube::EventType type, json object) {
     auto value = parse(object);
     if (!value.ok()) {
-      Log(LogLevel::kWarning, "an object can't be read", {{"object", ObjectName(object)}, {"error", value.error().message}});
+      Log(LogLevel::kWarning, "an object can't be read",
+          {{"object", ObjectName(object)}, {"error", value.error().message}});
       return;
     }
     (type == kube::EventType::kDeleted ? on_gone : on_change)(*std::move(value));
@@ -71,20 +82,25 @@ std::unique_ptr<kube::Reflector> MakeReflector(kube::RestClient* client, std::st
 
 // managedFields are half of an object, and nobody here reads them.
 kube::Projection OwnKind() {
-  return {"apiVersion", "kind", "metadata.creationTimestamp", "metadata.deletionTimestamp", "spec", "status"};
+  return {"apiVersion", "kind",  "metadata.creationTimestamp", "metadata.deletionTimestamp",
+          "spec",       "status"};
 }
 
 int64_t ResidentBytes() {
   auto statm = ReadFile("/proc/self/statm", 4096);
   if (!statm.ok()) return 0;
   auto fields = Split(*statm, ' ');
-  return fields.size() < 2 ? 0 : static_cast<int64_t>(ParseUint(fields[1]).value_or(0)) * sysconf(_SC_PAGESIZE);
+  return fields.size() < 2
+             ? 0
+             : static_cast<int64_t>(ParseUint(fields[1]).value_or(0)) * sysconf(_SC_PAGESIZE);
 }
 
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
+  auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -105,14 +121,18 @@ Result<std::unique_ptr<Program>> Program::Create(ProgramOptions options) {
     store_options.base_url = options.store_url;
     store_options.user_agent = "borescope-operator";
     if (!options.store_token_file.empty()) {
-      store_options.bearer = [token = kube::TokenSource::FromFile(options.store_token_file)] { return token->Get(); };
+      store_options.bearer = [token = kube::TokenSource::FromFile(options.store_token_file)] {
+        return token->Get();
+      };
     }
     ASSIGN_OR_RETURN(store, http::Client::Create(std::move(store_options)));
   }
-  return std::unique_ptr<Program>(new Program(std::move(options), std::move(client), std::move(store)));
+  return std::unique_ptr<Program>(
+      new Program(std::move(options), std::move(client), std::move(store)));
 }
 
-Program::Program(ProgramOptions options, std::unique_ptr<kube::RestClient> client, std::unique_ptr<http::Client> store)
+Program::Program(ProgramOptions options, std::unique_ptr<kube::RestClient> client,
+                 std::unique_ptr<http::Client> store)
     : options_(std::move(options)),
       client_(std::move(client)),
       store_(std::move(store)),
@@ -120,7 +140,9 @@ Program::Program(ProgramOptions options, std::unique_ptr<kube::RestClient> clien
       api_(client_.get(), &events_, &inbox_, &canceller_, store_.get()),
       loop_(&api_, options_.cluster, options_.store_url) {}
 
-Program::~Program() { Stop(); }
+Program::~Program() {
+  Stop();
+}
 
 Status Program::Start() {
   server_.Handle("GET", "/metrics", [this](const http::Request&) {
@@ -131,17 +153,21 @@ Status Program::Start() {
   server_.Handle("GET", "/healthz", [this](const http::Request&) {
     int64_t age = NowNs(CLOCK_MONOTONIC) - last_tick_;
     if (age < kStuck) return http::Response::Text(200, "ok");
-    return http::Response::Text(500, "the loop has not run for " + std::to_string(age / kTick) + " s");
+    return http::Response::Text(500,
+                                "the loop has not run for " + std::to_string(age / kTick) + " s");
   });
   server_.Handle("GET", "/readyz", [this](const http::Request&) {
     return ready_ ? http::Response::Text(200, "ok")
-                  : http::Response::Text(503, "waiting for the first lists of NodeSamplers, ProfilingSessions and NodeSamplerReports");
+                  : http::Response::Text(503,
+                                         "waiting for the first lists of NodeSamplers, "
+                                         "ProfilingSessions and NodeSamplerReports");
   });
   last_tick_ = NowNs(CLOCK_MONOTONIC);
   RETURN_IF_ERROR(server_.Start(options_.listen));
   WatchKinds();
   thread_ = std::thread([this] { Run(); });
-  Log(LogLevel::kInfo, "started", {{"server", client_->config().server}, {"listen", options_.listen}});
+  Log(LogLevel::kInfo, "started",
+      {{"server", client_->config().server}, {"listen", options_.listen}});
   return OkStatus();
 }
 
@@ -158,7 +184,8 @@ void Program::Stop() {
 }
 
 void Program::WatchKinds() {
-  // The NodeSamplers first, the sessions only when those are known: a job whose session is missing from a later list is an orphan.
+  // The NodeSamplers first, the sessions only when those are known: a job whose session is missing
+  // from a later list is an orphan.
   auto begin_others = [this] {
     sessions_ = MakeReflector<api::ProfilingSession>(
         client_.get(), api::kProfilingSessions, OwnKind(), &api::ParseProfilingSession,
@@ -168,8 +195,16 @@ void Program::WatchKinds() {
             lists_ |= 2;
           });
         },
-        [this](api::ProfilingSession one) { inbox_.Put([one = std::move(one)](Loop& loop, int64_t) mutable { loop.OnSession(std::move(one)); }); },
-        [this](api::ProfilingSession one) { inbox_.Put([one = std::move(one)](Loop& loop, int64_t now) { loop.OnSessionGone(one.metadata, now); }); });
+        [this](api::ProfilingSession one) {
+          inbox_.Put([one = std::move(one)](Loop& loop, int64_t) mutable {
+            loop.OnSession(std::move(one));
+          });
+        },
+        [this](api::ProfilingSession one) {
+          inbox_.Put([one = std::move(one)](Loop& loop, int64_t now) {
+            loop.OnSessionGone(one.metadata, now);
+          });
+        });
     reports_ = MakeReflector<api::NodeSamplerReport>(
         client_.get(), api::kNodeSamplerReports, OwnKind(), &api::ParseNodeSamplerReport,
         [this](std::vector<api::NodeSamplerReport> all) {
@@ -178,8 +213,16 @@ void Program::WatchKinds() {
             lists_ |= 4;
           });
         },
-        [this](api::NodeSamplerReport one) { inbox_.Put([one = std::move(one)](Loop& loop, int64_t) mutable { loop.OnReport(std::move(one)); }); },
-        [this](api::NodeSamplerReport one) { inbox_.Put([one = std::move(one)](Loop& loop, int64_t) { loop.OnReportGone(one.metadata.name); }); });
+        [this](api::NodeSamplerReport one) {
+          inbox_.Put([one = std::move(one)](Loop& loop, int64_t) mutable {
+            loop.OnReport(std::move(one));
+          });
+        },
+        [this](api::NodeSamplerReport one) {
+          inbox_.Put([one = std::move(one)](Loop& loop, int64_t) {
+            loop.OnReportGone(one.metadata.name);
+          });
+        });
     sessions_->Start();
     reports_->Start();
   };
@@ -192,8 +235,15 @@ void Program::WatchKinds() {
           lists_ |= 1;
         });
       },
-      [this](api::NodeSampler one) { inbox_.Put([one = std::move(one)](Loop& loop, int64_t now) mutable { loop.OnSampler(std::move(one), now); }); },
-      [this](api::NodeSampler one) { inbox_.Put([one = std::move(one)](Loop& loop, int64_t) { loop.OnSamplerGone(one.metadata.name); }); });
+      [this](api::NodeSampler one) {
+        inbox_.Put([one = std::move(one)](Loop& loop, int64_t now) mutable {
+          loop.OnSampler(std::move(one), now);
+        });
+      },
+      [this](api::NodeSampler one) {
+        inbox_.Put(
+            [one = std::move(one)](Loop& loop, int64_t) { loop.OnSamplerGone(one.metadata.name); });
+      });
   samplers_->Start();
 }
 
@@ -201,7 +251,8 @@ int64_t Program::Now() const {
   int64_t now = NowNs(CLOCK_REALTIME);
   kube::ClockOffset::Estimate offset = client_->clock_offset();
   // Below its own error an estimate is noise.
-  return offset.known && std::abs(offset.offset_ns) > offset.error_ns ? now + offset.offset_ns : now;
+  return offset.known && std::abs(offset.offset_ns) > offset.error_ns ? now + offset.offset_ns
+                                                                      : now;
 }
 
 void Program::Run() {
@@ -209,7 +260,8 @@ void Program::Run() {
   while (!stopping_) {
     int64_t now = Now();
     int64_t until = std::min(next == 0 ? INT64_MAX : next, next_tick);
-    auto messages = inbox_.Take(std::chrono::nanoseconds(std::clamp<int64_t>(until - now, 0, kTick)));
+    auto messages =
+        inbox_.Take(std::chrono::nanoseconds(std::clamp<int64_t>(until - now, 0, kTick)));
     now = Now();
     for (const Inbox::Message& message : messages) message(loop_, now);
     last_tick_ = NowNs(CLOCK_MONOTONIC);
@@ -226,7 +278,8 @@ void Program::Run() {
 
 void Program::Tick(int64_t now) {
   api_.CheckWatches();
-  // While nothing could be heard, nothing could be answered: what the samplers had to say may still be on its way.
+  // While nothing could be heard, nothing could be answered: what the samplers had to say may still
+  // be on its way.
   if (reports_) {
     bool broken = !reports_->stats().last_error.empty();
     if (cut_off_ && !broken) loop_.OnReconnect(now);
@@ -236,8 +289,11 @@ void Program::Tick(int64_t now) {
 }
 
 void Program::Publish() {
-  auto& sessions = registry_.Gauge("borescope_sessions", "ProfilingSessions by phase; Finished stands for Complete, Failed and Stopped");
-  std::map<std::string, double> phases = {{"Pending", 0}, {"Waiting", 0}, {"Sampling", 0}, {"Publishing", 0}};
+  auto& sessions = registry_.Gauge(
+      "borescope_sessions",
+      "ProfilingSessions by phase; Finished stands for Complete, Failed and Stopped");
+  std::map<std::string, double> phases = {
+      {"Pending", 0}, {"Waiting", 0}, {"Sampling", 0}, {"Publishing", 0}};
   for (const auto& [key, session] : loop_.world().sessions) {
     ++phases[std::string(api::PhaseName(session.status.phase.value_or(api::Phase::kPending)))];
   }
@@ -250,15 +306,22 @@ void Program::Publish() {
   cached.Set({{"kind", "nodesamplers"}}, static_cast<double>(loop_.world().samplers.size()));
   cached.Set({{"kind", "nodesamplerreports"}}, static_cast<double>(loop_.world().reports.size()));
   cached.Set({{"kind", "pods"}}, static_cast<double>(pods));
-  registry_.Gauge("borescope_pod_watches", "Namespaces whose pods are watched because a session looks there")
+  registry_
+      .Gauge("borescope_pod_watches",
+             "Namespaces whose pods are watched because a session looks there")
       .Set({}, static_cast<double>(api_.pod_watches()));
 
-  registry_.Counter("borescope_reconcile_total", "Plans made").Set({}, static_cast<double>(loop_.stats().plans));
-  auto& writes = registry_.Counter("borescope_writes_total", "Writes of a session's status, of a NodeSampler's spec, deletions");
+  registry_.Counter("borescope_reconcile_total", "Plans made")
+      .Set({}, static_cast<double>(loop_.stats().plans));
+  auto& writes = registry_.Counter(
+      "borescope_writes_total", "Writes of a session's status, of a NodeSampler's spec, deletions");
   for (const auto& [what, count] : loop_.stats().writes) {
     writes.Set({{"kind", what.first}, {"result", what.second}}, static_cast<double>(count));
   }
-  registry_.Counter("borescope_records_lost_total", "Records of finished sessions that the store did not take").Set({}, static_cast<double>(api_.records_lost()));
+  registry_
+      .Counter("borescope_records_lost_total",
+               "Records of finished sessions that the store did not take")
+      .Set({}, static_cast<double>(api_.records_lost()));
 
   kube::EventStats events = events_.stats();
   auto& event_total = registry_.Counter("borescope_events_total", "Kubernetes Events by outcome");
@@ -267,28 +330,36 @@ void Program::Publish() {
   event_total.Set({{"outcome", "dropped"}}, static_cast<double>(events.dropped));
 
   kube::RestStats rest = client_->stats();
-  auto& requests = registry_.Counter("borescope_rest_responses_total", "Responses of the API server by status; 0 = none");
-  for (const auto& [code, count] : rest.responses) requests.Set({{"code", std::to_string(code)}}, static_cast<double>(count));
-  registry_.Counter("borescope_rest_retries_total", "Calls repeated because the API server said so").Set({}, static_cast<double>(rest.retries));
+  auto& requests = registry_.Counter("borescope_rest_responses_total",
+                                     "Responses of the API server by status; 0 = none");
+  for (const auto& [code, count] : rest.responses)
+    requests.Set({{"code", std::to_string(code)}}, static_cast<double>(count));
+  registry_.Counter("borescope_rest_retries_total", "Calls repeated because the API server said so")
+      .Set({}, static_cast<double>(rest.retries));
 
   auto& watch = registry_.Counter("borescope_watch_total", "What the watches went through");
-  for (const auto& [kind, reflector] : {std::pair{"nodesamplers", samplers_.get()}, std::pair{"profilingsessions", sessions_.get()},
-                                        std::pair{"nodesamplerreports", reports_.get()}}) {
+  for (const auto& [kind, reflector] :
+       {std::pair{"nodesamplers", samplers_.get()}, std::pair{"profilingsessions", sessions_.get()},
+        std::pair{"nodesamplerreports", reports_.get()}}) {
     if (reflector == nullptr) continue;
     kube::WatchStats stats = reflector->stats();
-    for (const auto& [what, count] : {std::pair{"events", stats.events}, std::pair{"bookmarks", stats.bookmarks},
-                                      std::pair{"connects", stats.connects}, std::pair{"relists", stats.relists},
-                                      std::pair{"idle_closed", stats.idle_closed}, std::pair{"errors", stats.errors},
-                                      std::pair{"skipped", stats.skipped}}) {
+    for (const auto& [what, count] :
+         {std::pair{"events", stats.events}, std::pair{"bookmarks", stats.bookmarks},
+          std::pair{"connects", stats.connects}, std::pair{"relists", stats.relists},
+          std::pair{"idle_closed", stats.idle_closed}, std::pair{"errors", stats.errors},
+          std::pair{"skipped", stats.skipped}}) {
       watch.Set({{"kind", kind}, {"what", what}}, static_cast<double>(count));
     }
   }
   kube::ClockOffset::Estimate offset = client_->clock_offset();
   if (offset.known) {
-    registry_.Gauge("borescope_clock_offset_seconds", "The API server's clock minus ours").Set({}, static_cast<double>(offset.offset_ns) / 1e9);
+    registry_.Gauge("borescope_clock_offset_seconds", "The API server's clock minus ours")
+        .Set({}, static_cast<double>(offset.offset_ns) / 1e9);
   }
-  registry_.Gauge("borescope_resident_memory_bytes", "RSS of this process").Set({}, static_cast<double>(ResidentBytes()));
-  registry_.Counter("borescope_cpu_seconds_total", "CPU time of this process").Set({}, CpuSeconds());
+  registry_.Gauge("borescope_resident_memory_bytes", "RSS of this process")
+      .Set({}, static_cast<double>(ResidentBytes()));
+  registry_.Counter("borescope_cpu_seconds_total", "CPU time of this process")
+      .Set({}, CpuSeconds());
 }
 
 }  // namespace borescope::op

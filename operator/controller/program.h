@@ -27,11 +27,12 @@ struct ProgramOptions {
   kube::ConfigFlags kube;
   std::string listen = "127.0.0.1:8081";  // /metrics /healthz /readyz
   std::string cluster;                    // label of every profile; may be empty
-  std::string store_url;                  // where people read profiles, and where records go; may be empty
-  std::string store_token_file;           // for records; may be empty
+  std::string store_url;         // where people read profiles, and where records go; may be empty
+  std::string store_token_file;  // for records; may be empty
 };
 
-// The operator: watches of the three kinds (and of pods where a session looks) feed the inbox, one thread runs the loop.
+// The operator: watches of the three kinds (and of pods where a session looks) feed the inbox, one
+// thread runs the loop.
 //
 //   reflectors ─► Inbox ─► Loop (plans) ─► KubeApi ─► API server
 class Program {
@@ -44,7 +45,8 @@ class Program {
   int port() const { return server_.port(); }
 
  private:
-  Program(ProgramOptions options, std::unique_ptr<kube::RestClient> client, std::unique_ptr<http::Client> store);
+  Program(ProgramOptions options, std::unique_ptr<kube::RestClient> client,
+          std::unique_ptr<http::Client> store);
   void Run();
   void WatchKinds();
   void Tick(int64_t now);

@@ -30,7 +30,8 @@ class Room {
 
   bool Add(const Assignment& assignment) {
     std::map<std::string, api::NodePod> changed;
-    // Each piece is measured with the braces of a spec around it: the sum is a little too much, never too little.
+    // Each piece is measured with the braces of a spec around it: the sum is a little too much,
+    // never too little.
     size_t added = JobBytes(assignment.job), removed = 0, new_pods = 0;
     auto before = jobs_.find(assignment.job.id);
     if (before != jobs_.end()) removed += JobBytes(before->second);
@@ -38,7 +39,8 @@ class Room {
       auto it = pods_.find(pod.uid);
       api::NodePod merged = it != pods_.end() ? it->second : pod;
       if (it == pods_.end()) {
-        if (auto first = known_.find(pod.uid); first != known_.end()) merged.labels = first->second->labels;
+        if (auto first = known_.find(pod.uid); first != known_.end())
+          merged.labels = first->second->labels;
         ++new_pods;
       } else {
         merged.pod_labels.insert(pod.pod_labels.begin(), pod.pod_labels.end());
@@ -47,7 +49,8 @@ class Room {
       added += PodBytes(merged);
       changed[pod.uid] = std::move(merged);
     }
-    if (bytes_ + added - removed > api::kMaxNodeSamplerSpecBytes || (before == jobs_.end() && jobs_.size() >= api::kMaxJobsPerNode) ||
+    if (bytes_ + added - removed > api::kMaxNodeSamplerSpecBytes ||
+        (before == jobs_.end() && jobs_.size() >= api::kMaxJobsPerNode) ||
         pods_.size() + new_pods > api::kMaxPodsPerNode) {
       return false;
     }
@@ -82,7 +85,8 @@ Assignment Shrunk(const Assignment& assignment, const api::Job& given) {
 
 }  // namespace
 
-NodePlan ComposeNodeSpec(const std::vector<const Assignment*>& wanted, const api::NodeSamplerSpec& current) {
+NodePlan ComposeNodeSpec(const std::vector<const Assignment*>& wanted,
+                         const api::NodeSamplerSpec& current) {
   std::map<std::string, const api::Job*> given;
   for (const api::Job& job : current.jobs) given[job.id] = &job;
   std::vector<const Assignment*> order = wanted;
@@ -92,7 +96,8 @@ NodePlan ComposeNodeSpec(const std::vector<const Assignment*>& wanted, const api
   });
   NodePlan plan;
   Room room(current);
-  // What stands there now comes first in full, so that a newcomer, or a pod too many, can't push it out.
+  // What stands there now comes first in full, so that a newcomer, or a pod too many, can't push it
+  // out.
   std::vector<const Assignment*> growing;
   for (const Assignment* assignment : order) {
     auto it = given.find(assignment->job.id);

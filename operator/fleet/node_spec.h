@@ -17,12 +17,15 @@ struct Assignment {
 };
 
 struct NodePlan {
-  api::NodeSamplerSpec spec;       // jobs sorted by id, pods by uid
-  std::set<std::string> refused;   // ids of jobs that did not fit: kMaxNodeSamplerSpecBytes, kMaxJobsPerNode, kMaxPodsPerNode
+  api::NodeSamplerSpec spec;      // jobs sorted by id, pods by uid
+  std::set<std::string> refused;  // ids of jobs that did not fit: kMaxNodeSamplerSpecBytes,
+                                  // kMaxJobsPerNode, kMaxPodsPerNode
 };
 
-// The NodeSampler.spec of a node: a function of what all sessions want there, and of what stands there now only in that jobs
-// already given are never pushed out by new ones, and a pod's labels stay as they were first given (they name its series).
-NodePlan ComposeNodeSpec(const std::vector<const Assignment*>& wanted, const api::NodeSamplerSpec& current);
+// The NodeSampler.spec of a node: a function of what all sessions want there, and of what stands
+// there now only in that jobs already given are never pushed out by new ones, and a pod's labels
+// stay as they were first given (they name its series).
+NodePlan ComposeNodeSpec(const std::vector<const Assignment*>& wanted,
+                         const api::NodeSamplerSpec& current);
 
 }  // namespace borescope::op

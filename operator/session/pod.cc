@@ -14,8 +14,9 @@ using nlohmann::json;
 
 constexpr std::string_view kConfigHash = "kubernetes.io/config.hash";
 // The three families of annotations that people already set, OpenTelemetry's own first.
-constexpr std::string_view kServiceNameAnnotations[] = {
-    "resource.opentelemetry.io/service.name", "profiles.grafana.com/service_name", "pyroscope.io/service_name"};
+constexpr std::string_view kServiceNameAnnotations[] = {"resource.opentelemetry.io/service.name",
+                                                        "profiles.grafana.com/service_name",
+                                                        "pyroscope.io/service_name"};
 constexpr std::string_view kVersionLabel = "app.kubernetes.io/version";
 
 // The value at a key, or a null value when the object has none or is no object.
@@ -43,7 +44,8 @@ void AddStates(const json& statuses, std::vector<PodContainerState>& containers)
   if (!statuses.is_array()) return;
   for (const json& status : statuses) {
     std::string name = Text(status, "name");
-    auto it = std::find_if(containers.begin(), containers.end(), [&](const auto& c) { return c.name == name; });
+    auto it = std::find_if(containers.begin(), containers.end(),
+                           [&](const auto& c) { return c.name == name; });
     if (it == containers.end()) continue;
     const json& state = Child(status, "state");
     it->running = Child(state, "running").is_object();
@@ -70,20 +72,25 @@ std::string Label(const std::map<std::string, std::string>& labels, std::string_
 
 const std::vector<std::string>& PodPaths() {
   static const std::vector<std::string> kPaths = [] {
-    std::vector<std::string> paths = {
-        "metadata.creationTimestamp", "metadata.deletionTimestamp", "metadata.labels", "metadata.ownerReferences",
-        "spec.nodeName", "status.phase"};
+    std::vector<std::string> paths = {"metadata.creationTimestamp",
+                                      "metadata.deletionTimestamp",
+                                      "metadata.labels",
+                                      "metadata.ownerReferences",
+                                      "spec.nodeName",
+                                      "status.phase"};
     for (const char* list : {"containers", "initContainers", "ephemeralContainers"}) {
       paths.push_back("spec." + std::string(list) + ".name");
       paths.push_back("spec." + std::string(list) + ".image");
     }
-    for (const char* list : {"containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"}) {
+    for (const char* list :
+         {"containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"}) {
       paths.push_back("status." + std::string(list) + ".name");
       paths.push_back("status." + std::string(list) + ".state");
       paths.push_back("status." + std::string(list) + ".lastState");
     }
     paths.push_back("metadata.annotations." + EscapeDots(kConfigHash));
-    for (std::string_view key : kServiceNameAnnotations) paths.push_back("metadata.annotations." + EscapeDots(key));
+    for (std::string_view key : kServiceNameAnnotations)
+      paths.push_back("metadata.annotations." + EscapeDots(key));
     return paths;
   }();
   return kPaths;
@@ -101,7 +108,8 @@ Result<Pod> ParsePod(const json& object) {
     return Error{ErrorCode::kInvalid, "a pod without metadata.name or metadata.uid"};
   }
   pod.resource_version = ParseUint(Text(metadata, "resourceVersion")).value_or(0);
-  if (auto created = ParseTime(Text(metadata, "creationTimestamp")); created.ok()) pod.creation_time = *created;
+  if (auto created = ParseTime(Text(metadata, "creationTimestamp")); created.ok())
+    pod.creation_time = *created;
   pod.deleting = Child(metadata, "deletionTimestamp").is_string();
   const json& annotations = Child(metadata, "annotations");
   pod.config_hash = Text(annotations, kConfigHash);
@@ -127,7 +135,8 @@ Result<Pod> ParsePod(const json& object) {
   for (const char* list : {"initContainers", "containers", "ephemeralContainers"}) {
     AddContainers(Child(spec, list), pod.containers);
   }
-  for (const char* list : {"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"}) {
+  for (const char* list :
+       {"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"}) {
     AddStates(Child(status, list), pod.containers);
   }
   return pod;
@@ -139,9 +148,12 @@ std::string ImageVersion(std::string_view image) {
     digest = image.substr(at + 1);
     image = image.substr(0, at);
   }
-  std::string_view last = image.substr(image.rfind('/') + 1);  // a colon before the last slash is a registry's port
-  if (size_t colon = last.find(':'); colon != std::string_view::npos) return std::string(last.substr(colon + 1));
-  if (size_t colon = digest.find(':'); colon != std::string_view::npos) return std::string(digest.substr(colon + 1, 12));
+  std::string_view last =
+      image.substr(image.rfind('/') + 1);  // a colon before the last slash is a registry's port
+  if (size_t colon = last.find(':'); colon != std::string_view::npos)
+    return std::string(last.substr(colon + 1));
+  if (size_t colon = digest.find(':'); colon != std::string_view::npos)
+    return std::string(digest.substr(colon + 1, 12));
   return {};
 }
 
@@ -157,14 +169,15 @@ api::NodePod MakeNodePod(const Pod& pod, const Controller& workload, std::string
   if (service.empty()) service = Label(pod.labels, "app.kubernetes.io/instance");
   if (service.empty()) service = Label(pod.labels, "app.kubernetes.io/name");
   if (service.empty()) service = workload.name;
-  out.labels = {{"service_name", service},   {"namespace", pod.namespace_name}, {"pod", pod.name}, {"node", pod.node},
+  out.labels = {{"service_name", service},   {"namespace", pod.namespace_name},
+                {"pod", pod.name},           {"node", pod.node},
                 {"workload", workload.name}, {"workload_kind", workload.kind}};
   if (!cluster.empty()) out.labels["cluster"] = cluster;
   std::string version = Label(pod.labels, kVersionLabel);
   if (!version.empty()) out.labels["version"] = version;
   for (const PodContainerState& container : pod.containers) {
-    out.containers.push_back(
-        {container.name, container.image, version.empty() ? ImageVersion(container.image) : version});
+    out.containers.push_back({container.name, container.image,
+                              version.empty() ? ImageVersion(container.image) : version});
   }
   for (const std::string& key : pod_labels) {
     if (auto it = pod.labels.find(key); it != pod.labels.end()) out.pod_labels.insert(*it);

@@ -36,10 +36,12 @@ struct Pod {
   std::string uid;
   uint64_t resource_version = 0;
   int64_t creation_time = 0;
-  std::string config_hash;   // annotation kubernetes.io/config.hash: the uid in the cgroup of a static pod
-  std::string service_name;  // from the annotations that name it, in the order of their rank; or empty
-  std::string node;          // empty: not bound yet
-  bool finished = false;     // phase Succeeded or Failed
+  std::string
+      config_hash;  // annotation kubernetes.io/config.hash: the uid in the cgroup of a static pod
+  std::string
+      service_name;       // from the annotations that name it, in the order of their rank; or empty
+  std::string node;       // empty: not bound yet
+  bool finished = false;  // phase Succeeded or Failed
   bool deleting = false;
   std::map<std::string, std::string> labels;
   std::optional<Controller> controller;
@@ -53,11 +55,13 @@ const std::vector<std::string>& PodPaths();
 // kInvalid: no uid or name.
 Result<Pod> ParsePod(const nlohmann::json& object);
 
-// "registry/app:v1.2@sha256:…" -> "v1.2"; a digest without a tag -> its first 12 digits; neither -> "".
+// "registry/app:v1.2@sha256:…" -> "v1.2"; a digest without a tag -> its first 12 digits; neither ->
+// "".
 std::string ImageVersion(std::string_view image);
 
-// What stands in a NodeSampler for the pod: identity labels (design §2), containers with their versions and, of the pod's
-// labels, those asked for. `workload` is the top controller, or the pod itself.
+// What stands in a NodeSampler for the pod: identity labels (design §2), containers with their
+// versions and, of the pod's labels, those asked for. `workload` is the top controller, or the pod
+// itself.
 api::NodePod MakeNodePod(const Pod& pod, const Controller& workload, std::string_view cluster,
                          const std::vector<std::string>& pod_labels);
 

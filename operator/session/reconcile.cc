@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "common/base/clock.h"
+#include "operator/session/refusals.h"
 #include "operator/session/results.h"
 #include "operator/session/targets.h"
 
@@ -20,37 +21,10 @@ constexpr int64_t kPatience = 3 * kSecond;
 constexpr int64_t kWaitGrace = 1 * kSecond;
 // Below, loss is noise and no reason to call a session degraded.
 constexpr int64_t kLostPerMilleDegraded = 5;
-// What this build takes; the others of the API come with later ones.
-constexpr std::string_view kSupportedKinds[] = {"cpu"};
-
-std::string Quote(std::string_view s) { return "'" + std::string(s) + "'"; }
-
-// "'a', 'b' and 3 more"
-template <typename Texts>
-std::string List(const Texts& texts, size_t most = 5) {
-  std::string out;
-  size_t shown = 0;
-  for (const auto& text : texts) {
-    if (shown == most) return out + " and " + std::to_string(texts.size() - most) + " more";
-    out += (shown++ == 0 ? "" : ", ") + Quote(text);
-  }
-  return out.empty() ? "none" : out;
-}
-
-// "1 pod", "3 pods"
-std::string Count(size_t n, std::string_view what) {
-  return std::to_string(n) + " " + std::string(what) + (n == 1 ? "" : "s");
-}
-
-// Why a node can't take a session's job.
-struct Problem {
-  std::string reason;
-  std::string message;
-  bool passing = false;  // a sampler that is just starting
-};
 
 enum class PodState { kPending, kWaiting, kSampling, kPublishing, kSucceeded, kFailed };
-constexpr std::string_view kPodStateNames[] = {"Pending", "Waiting", "Sampling", "Publishing", "Succeeded", "Failed"};
+constexpr std::string_view kPodStateNames[] = {"Pending",    "Waiting",   "Sampling",
+                                               "Publishing", "Succeeded", "Failed"};
 
 // One pod of the session, and how it stands.
 struct PodView {
@@ -63,23 +37,29 @@ struct PodView {
 struct NodeView {
   std::string node;
   const Assignment* assignment = nullptr;
-  const api::Job* given = nullptr;          // as it stands in the NodeSampler now
+  const api::Job* given = nullptr;  // as it stands in the NodeSampler now
   const api::JobReport* report = nullptr;
-  PodState state = PodState::kPending;      // kSucceeded: everything stored
-  std::string reason, message;              // of kFailed, and of kPending when the sampler is silent
-  bool silent = false;                      // no answer for kAnswerTime
+  PodState state = PodState::kPending;  // kSucceeded: everything stored
+  std::string reason, message;          // of kFailed, and of kPending when the sampler is silent
+  bool silent = false;                  // no answer for kAnswerTime
   bool final() const { return state == PodState::kSucceeded || state == PodState::kFailed; }
 };
 
 class Planner {
  public:
   Planner(const World& world, const api::ProfilingSession& session, int64_t now)
-      : world_(world), session_(session), now_(now), job_id_(JobIdOf(session)), status_(session.status) {}
+      : world_(world),
+        session_(session),
+        now_(now),
+        job_id_(JobIdOf(session)),
+        status_(session.status) {}
 
   SessionPlan Run() {
-    if (auto it = world_.memory.find(session_.metadata.uid); it != world_.memory.end()) plan_.memory = it->second;
+    if (auto it = world_.memory.find(session_.metadata.uid); it != world_.memory.end())
+      plan_.memory = it->second;
     if (plan_.memory.first_seen == 0) plan_.memory.first_seen = now_;
-    if (session_.metadata.deletion_time != 0) return std::move(plan_);  // deletion is the stop: no jobs, no more words
+    if (session_.metadata.deletion_time != 0)
+      return std::move(plan_);  // deletion is the stop: no jobs, no more words
     status_.observed_generation = session_.metadata.generation;
     if (api::IsTrue(session_.status.conditions, "Accepted")) {
       Follow();
@@ -98,17 +78,22 @@ class Planner {
   const std::string& ns() const { return session_.metadata.namespace_name; }
   bool stop() const { return session_.spec.desired_state == api::DesiredState::kStop; }
 
-  void Set(std::string_view type, std::string_view state, std::string_view reason, std::string message) {
+  void Set(std::string_view type, std::string_view state, std::string_view reason,
+           std::string message) {
     api::SetCondition(status_.conditions,
-                      {.type = std::string(type), .status = std::string(state), .reason = std::string(reason),
-                       .message = std::move(message), .observed_generation = session_.metadata.generation},
+                      {.type = std::string(type),
+                       .status = std::string(state),
+                       .reason = std::string(reason),
+                       .message = std::move(message),
+                       .observed_generation = session_.metadata.generation},
                       now_);
   }
   void Requeue(int64_t at) {
     if (at > now_ && (plan_.requeue_at == 0 || at < plan_.requeue_at)) plan_.requeue_at = at;
   }
 
-  // ---- Before acceptance ---------------------------------------------------------------------------------------------------
+  // ---- Before acceptance
+  // ---------------------------------------------------------------------------------------------------
 
   void Accept() {
     if (stop()) {
@@ -116,30 +101,34 @@ class Planner {
       Set("Accepted", "False", "Stopped", kMessage);
       return Finish(api::Phase::kStopped, "Stopped", kMessage);
     }
-    if (auto problem = Unsupported()) return Refuse(problem->reason, problem->message);
+    if (auto problem = Unsupported(session_.spec)) return Refuse(problem->reason, problem->message);
 
     Match match = MatchPods(world_, session_, now_);
     if (!match.known) {
       plan_.lookups = match.lookups;
       plan_.list_pods = match.list_pods;
       if (!match.error.empty() && now_ >= plan_.memory.first_seen + kPatience) {
-        return Refuse("TargetsUnreadable", "the pods of " + DescribeTarget(target()) + " can't be read: " + match.error +
-                                               "; the operator's service account needs get, list and watch on them");
+        return Refuse("TargetsUnreadable",
+                      "the pods of " + DescribeTarget(target()) + " can't be read: " + match.error +
+                          "; the operator's service account needs get, list and watch on them");
       }
-      return Pend("Resolving", match.error.empty() ? "looking for the pods of " + DescribeTarget(target()) : match.error);
+      return Pend("Resolving", match.error.empty()
+                                   ? "looking for the pods of " + DescribeTarget(target())
+                                   : match.error);
     }
     bool may_wait = target().wait_seconds > 0;
     if (match.pods.empty()) {
       if (may_wait) return AcceptNow(0, match);
-      return Refuse("NoMatchingPods", NothingMatched(match));
+      return Refuse("NoMatchingPods", NothingMatched(world_, session_, match));
     }
-    if (auto message = UnknownContainer(match.pods)) return Refuse("ContainerNotFound", *message);
+    if (auto message = UnknownContainer(session_.spec.target, match.pods))
+      return Refuse("UnknownContainer", *message);
 
     std::vector<const Pod*> usable;
     std::optional<Problem> problem;
     for (const Pod* pod : match.pods) {
       if (pod->node.empty()) continue;
-      auto found = NodeProblem(*pod);
+      auto found = NodeProblem(world_, session_.spec, *pod);
       if (!found) {
         usable.push_back(pod);
       } else if (!problem || (found->passing && !problem->passing)) {
@@ -155,12 +144,15 @@ class Planner {
     }
     if (usable.empty()) {
       if (may_wait) return AcceptNow(0, match);
-      return Refuse("NoRunningPods",
-                    DescribeTarget(target()) + " names " + Count(match.pods.size(), "pod") + " in namespace " + Quote(ns()) +
-                        ", but none is bound to a node yet: " + List(Names(match.pods)) +
-                        "; see `kubectl describe pod`, or set `spec.target.waitSeconds` to wait for one");
+      return Refuse(
+          "NoRunningPods",
+          DescribeTarget(target()) + " names " + Count(match.pods.size(), "pod") +
+              " in namespace " + Quote(ns()) +
+              ", but none is bound to a node yet: " + List(NamesOf(match.pods)) +
+              "; see `kubectl describe pod`, or set `spec.target.waitSeconds` to wait for one");
     }
-    bool running = std::any_of(usable.begin(), usable.end(), [&](const Pod* pod) { return Runs(*pod); });
+    bool running =
+        std::any_of(usable.begin(), usable.end(), [&](const Pod* pod) { return Runs(*pod); });
     AcceptNow(may_wait && !running ? 0 : now_ / kMillisecond * kMillisecond, match);
   }
 
@@ -169,12 +161,19 @@ class Planner {
     status_.phase = start == 0 ? api::Phase::kWaiting : api::Phase::kPending;
     if (start != 0) {
       SetWindow(start);
-      Set("Accepted", "True", "Valid", "window fixed: " + FormatMicroTime(status_.start_time) + " to " + FormatMicroTime(status_.end_time));
-      Set("TargetsResolved", "True", "Resolved", DescribeTarget(target()) + " names " + Count(match.pods.size(), "pod"));
+      Set("Accepted", "True", "Valid",
+          "window fixed: " + FormatMicroTime(status_.start_time) + " to " +
+              FormatMicroTime(status_.end_time));
+      Set("TargetsResolved", "True", "Resolved",
+          DescribeTarget(target()) + " names " + Count(match.pods.size(), "pod"));
       Set("Started", "False", "NotStarted", "the samplers are being told");
     } else {
-      Set("Accepted", "True", "Valid", "waits at most " + std::to_string(target().wait_seconds) + " s for a first running container");
-      Set("TargetsResolved", "Unknown", "Waiting", DescribeTarget(target()) + " names " + Count(match.pods.size(), "pod") + " so far, none of them runs");
+      Set("Accepted", "True", "Valid",
+          "waits at most " + std::to_string(target().wait_seconds) +
+              " s for a first running container");
+      Set("TargetsResolved", "Unknown", "Waiting",
+          DescribeTarget(target()) + " names " + Count(match.pods.size(), "pod") +
+              " so far, none of them runs");
       Set("Started", "False", "Waiting", "the window begins with the first container");
     }
     Set("Published", "False", "NotStarted", "nothing has been sampled yet");
@@ -210,117 +209,21 @@ class Planner {
     Finish(api::Phase::kFailed, reason, message);
   }
 
-  // What the API has and this build has not.
-  std::optional<Problem> Unsupported() const {
-    const api::ProfilingSessionSpec& spec = session_.spec;
-    for (size_t i = 0; i < spec.profiles.size(); ++i) {
-      std::string_view kind = api::ProfileKindName(spec.profiles[i].kind);
-      if (std::find(std::begin(kSupportedKinds), std::end(kSupportedKinds), kind) != std::end(kSupportedKinds)) continue;
-      return Problem{"KindNotSupported",
-                     "`spec.profiles[" + std::to_string(i) + "]` (name " + Quote(spec.profiles[i].name) + ") is of kind " + Quote(kind) +
-                         ": this build takes " + List(kSupportedKinds_()) + "; remove it, or use one of those"};
-    }
-    if (spec.lookback_seconds > 0) {
-      return Problem{"FieldNotSupported", "`spec.lookbackSeconds` is " + std::to_string(spec.lookback_seconds) +
-                                              ": this build keeps no past samples; set it to 0"};
-    }
-    if (!spec.program_labels.empty()) {
-      return Problem{"FieldNotSupported", "`spec.programLabels` names " + List(spec.program_labels) +
-                                              ": this build reads no labels from programs; leave it empty"};
-    }
-    return std::nullopt;
-  }
-  static std::vector<std::string_view> kSupportedKinds_() { return {std::begin(kSupportedKinds), std::end(kSupportedKinds)}; }
-
-  static std::vector<std::string> Names(const std::vector<const Pod*>& pods) {
-    std::vector<std::string> names;
-    for (const Pod* pod : pods) names.push_back(pod->name);
-    return names;
-  }
-
-  std::string NothingMatched(const Match& match) const {
-    std::string in = "namespace " + Quote(ns());
-    auto it = world_.namespaces.find(ns());
-    size_t total = it == world_.namespaces.end() ? 0 : static_cast<size_t>(it->second.total);
-    std::string text = "`spec.target." + std::string(TargetField()) + "`: ";
-    if (!match.missing.empty()) {
-      text += match.missing;
-    } else if (match.ended > 0) {
-      text += "all " + Count(match.ended, "pod") + " of " + DescribeTarget(target()) + " in " + in + " have ended or are being deleted";
-    } else {
-      text += DescribeTarget(target()) + " matches none of the " + Count(total, "pod") + " in " + in;
-    }
-    std::string_view kind = target().workload_ref ? "pods,deployments,statefulsets,daemonsets,jobs" : "pods --show-labels";
-    return text + "; compare with `kubectl get " + std::string(kind) + " -n " + ns() + "`, or set `spec.target.waitSeconds` to wait for a pod";
-  }
-
-  std::string_view TargetField() const {
-    return target().workload_ref ? "workloadRef" : target().pod_selector ? "podSelector" : "podName";
-  }
-
-  // A name in containerNames that no matched pod has.
-  std::optional<std::string> UnknownContainer(const std::vector<const Pod*>& pods) const {
-    std::set<std::string> names;
-    for (const Pod* pod : pods) {
-      for (const PodContainerState& container : pod->containers) names.insert(container.name);
-    }
-    for (size_t i = 0; i < target().container_names.size(); ++i) {
-      const std::string& name = target().container_names[i];
-      if (names.contains(name)) continue;
-      return "`spec.target.containerNames[" + std::to_string(i) + "]` is " + Quote(name) + ": " + Count(pods.size(), "pod") + " of " +
-             DescribeTarget(target()) + (pods.size() == 1 ? " has" : " have") + " no such container, but " + List(names, 20) + "; use one of those";
-    }
-    return std::nullopt;
-  }
-
   bool Wanted(const std::string& container) const {
     const auto& names = target().container_names;
     return names.empty() || std::find(names.begin(), names.end(), container) != names.end();
   }
   bool Runs(const Pod& pod) const {
-    return std::any_of(pod.containers.begin(), pod.containers.end(), [&](const auto& c) { return c.running && Wanted(c.name); });
+    return std::any_of(pod.containers.begin(), pod.containers.end(),
+                       [&](const auto& c) { return c.running && Wanted(c.name); });
   }
 
-  std::optional<Problem> NodeProblem(const Pod& pod) const {
-    const std::string& node = pod.node;
-    auto it = world_.samplers.find(node);
-    if (it == world_.samplers.end()) {
-      std::vector<std::string> others;
-      for (const auto& [name, sampler] : world_.samplers) others.push_back(name);
-      return Problem{"NoSamplerOnNode", "pod " + Quote(pod.name) + " is on node " + Quote(node) + ", which has no NodeSampler (nodes that have one: " + List(others) +
-                                            "); is the sampler's pod running there? See `kubectl get nodesamplers` and the sampler's DaemonSet"};
-    }
-    const api::NodeSamplerStatus& status = it->second.status;
-    const api::Condition* guarded = api::FindCondition(status.conditions, "Protected");
-    const api::Condition* ready = api::FindCondition(status.conditions, "Ready");
-    if (guarded == nullptr || guarded->status == "Unknown") {
-      return Problem{"SamplerNotReady", "the sampler on node " + Quote(node) + " has not said yet that its writes are tied to its node; see `kubectl describe nodesampler " + node + "` and its log", true};
-    }
-    if (guarded->status != "True") {
-      return Problem{"SamplerNotProtected", "the sampler on node " + Quote(node) + " takes no jobs, because nothing ties its writes to its node (" + guarded->reason + ": " + guarded->message +
-                                                "); install the ValidatingAdmissionPolicy of Borescope and its binding, see `kubectl get validatingadmissionpolicies`"};
-    }
-    if (ready != nullptr && ready->status == "False") {
-      return Problem{"SamplerNotReady", "the sampler on node " + Quote(node) + " is not ready (" + ready->reason + ": " + ready->message + "); see `kubectl describe nodesampler " + node + "`"};
-    }
-    for (size_t i = 0; i < session_.spec.sink_names.size(); ++i) {
-      const std::string& sink = session_.spec.sink_names[i];
-      if (std::find(status.sink_names.begin(), status.sink_names.end(), sink) != status.sink_names.end()) continue;
-      return Problem{"UnknownSink", "`spec.sinkNames[" + std::to_string(i) + "]` is " + Quote(sink) + ": the sampler on node " + Quote(node) + " has " +
-                                        List(status.sink_names, 20) + "; use one of those, or let the administrator add it to the samplers' sinks file"};
-    }
-    for (size_t i = 0; i < session_.spec.profiles.size(); ++i) {
-      std::string kind(api::ProfileKindName(session_.spec.profiles[i].kind));
-      if (std::find(status.kinds.begin(), status.kinds.end(), kind) != status.kinds.end()) continue;
-      return Problem{"KindNotSupported", "`spec.profiles[" + std::to_string(i) + "]` is of kind " + Quote(kind) + ": the sampler on node " + Quote(node) + " takes " +
-                                             List(status.kinds, 20) + "; see `kubectl describe nodesampler " + node + "`"};
-    }
-    return std::nullopt;
+  // ---- From acceptance to the end
+  // ------------------------------------------------------------------------------------------
+
+  int64_t accepted_at() const {
+    return api::FindCondition(session_.status.conditions, "Accepted")->last_transition_time;
   }
-
-  // ---- From acceptance to the end ------------------------------------------------------------------------------------------
-
-  int64_t accepted_at() const { return api::FindCondition(session_.status.conditions, "Accepted")->last_transition_time; }
   int64_t wait_until() const { return accepted_at() + target().wait_seconds * kSecond; }
   int64_t duration() const { return session_.spec.duration_seconds * kSecond; }
   void SetWindow(int64_t start) {
@@ -329,11 +232,15 @@ class Planner {
   }
   bool waiting() const { return session_.status.start_time == 0; }
   // Ended before its time, by the user.
-  bool stopped() const { return status_.start_time != 0 && status_.end_time < status_.start_time + duration(); }
+  bool stopped() const {
+    return status_.start_time != 0 && status_.end_time < status_.start_time + duration();
+  }
 
   void Follow() {
     if (stop()) {
-      if (waiting()) return Finish(api::Phase::kStopped, "Stopped", "`spec.desiredState` is 'Stop': stopped before a container ran");
+      if (waiting())
+        return Finish(api::Phase::kStopped, "Stopped",
+                      "`spec.desiredState` is 'Stop': stopped before a container ran");
       status_.end_time = std::min(status_.end_time, now_);
     }
     open_ = !stop() && now_ < (waiting() ? wait_until() : status_.end_time);
@@ -344,7 +251,8 @@ class Planner {
     Keep();
     if (open_ && match.known) {
       if (waiting() && !match.pods.empty()) {
-        if (auto message = UnknownContainer(match.pods)) return Refuse("ContainerNotFound", *message);
+        if (auto message = UnknownContainer(session_.spec.target, match.pods))
+          return Refuse("UnknownContainer", *message);
       }
       Pick(match);
     }
@@ -358,7 +266,8 @@ class Planner {
     }
   }
 
-  // The pods that samplers already have stay: their records stand in the NodeSamplers, whatever has become of the pods.
+  // The pods that samplers already have stay: their records stand in the NodeSamplers, whatever has
+  // become of the pods.
   void Keep() {
     auto nodes = world_.nodes_of.find(job_id_);
     if (nodes == world_.nodes_of.end()) return;
@@ -388,7 +297,7 @@ class Planner {
       if (kept_.contains(pod->uid)) {
         already.push_back(pod);
       } else if (!pod->node.empty()) {
-        auto problem = NodeProblem(*pod);
+        auto problem = NodeProblem(world_, session_.spec, *pod);
         // A node that has the job has passed these checks, and may be in the middle of a restart.
         if (problem && !plan_.assignments.contains(pod->node)) {
           unusable.emplace_back(pod, *problem);
@@ -408,13 +317,16 @@ class Planner {
     }
     for (auto& [node, assignment] : plan_.assignments) {
       std::sort(assignment.job.pod_uids.begin(), assignment.job.pod_uids.end());
-      std::sort(assignment.pods.begin(), assignment.pods.end(), [](const auto& a, const auto& b) { return a.uid < b.uid; });
+      std::sort(assignment.pods.begin(), assignment.pods.end(),
+                [](const auto& a, const auto& b) { return a.uid < b.uid; });
     }
     // Pods that would have been chosen but for their node count as failed, so that "3/5" is honest.
     size_t left = slots - chosen.size();
     for (const auto& [pod, problem] : unusable) {
       if (left-- == 0) break;
-      pods_.push_back({pod->uid, pod->name, pod->node, problem.passing ? PodState::kPending : PodState::kFailed, problem.reason, problem.message});
+      pods_.push_back({pod->uid, pod->name, pod->node,
+                       problem.passing ? PodState::kPending : PodState::kFailed, problem.reason,
+                       problem.message});
     }
   }
 
@@ -422,13 +334,15 @@ class Planner {
     auto [it, is_new] = plan_.assignments.try_emplace(node);
     if (!is_new) return it->second;
     const api::ProfilingSessionSpec& spec = session_.spec;
-    const api::ProfilingSessionStatus& written = session_.status;  // never what is only about to be written
+    const api::ProfilingSessionStatus& written =
+        session_.status;  // never what is only about to be written
     api::Job& job = it->second.job;
     job.id = job_id_;
     job.session = {ns(), session_.metadata.name, session_.metadata.uid};
     job.container_names = spec.target.container_names;
     for (const api::Profile& profile : spec.profiles) {
-      job.profiles.push_back({profile.name, std::string(api::ProfileKindName(profile.kind)), profile.frequency_hertz});
+      job.profiles.push_back(
+          {profile.name, std::string(api::ProfileKindName(profile.kind)), profile.frequency_hertz});
     }
     job.kernel_stacks = spec.kernel_stacks;
     job.pod_labels = spec.pod_labels;
@@ -450,14 +364,16 @@ class Planner {
       const api::JobReport* report = world_.FindReport(node, job_id_);
       if (report == nullptr || report->first_container_time == 0) continue;
       // A node's word moves the window of all: it can't be before the session or in the future.
-      int64_t time = std::clamp(report->first_container_time, accepted_at(), std::max(now_, accepted_at()));
+      int64_t time =
+          std::clamp(report->first_container_time, accepted_at(), std::max(now_, accepted_at()));
       first = first == 0 ? time : std::min(first, time);
     }
     if (first != 0) SetWindow(first);
   }
 
   int64_t publish_deadline() const {
-    return std::max(status_.end_time + session_.spec.publish_deadline_seconds * kSecond, world_.listening_since + kSilenceGrace);
+    return std::max(status_.end_time + session_.spec.publish_deadline_seconds * kSecond,
+                    world_.listening_since + kSilenceGrace);
   }
   int64_t silence_deadline() const {
     int64_t grace = std::min(kSilenceGrace, session_.spec.publish_deadline_seconds * kSecond);
@@ -481,10 +397,13 @@ class Planner {
     }
     plan_.memory.given_at = std::move(given_at);
     // Nobody who could sample: no reason to make the user wait for the end of the window.
-    auto none = [&](auto predicate) { return !nodes_.empty() && std::all_of(nodes_.begin(), nodes_.end(), predicate); };
+    auto none = [&](auto predicate) {
+      return !nodes_.empty() && std::all_of(nodes_.begin(), nodes_.end(), predicate);
+    };
     bool began = api::IsTrue(session_.status.conditions, "Started");
     unanswered_ = !began && none([](const NodeView& n) { return n.silent; });
-    hopeless_ = !began && none([](const NodeView& n) { return n.silent || n.state == PodState::kFailed; });
+    hopeless_ =
+        !began && none([](const NodeView& n) { return n.silent || n.state == PodState::kFailed; });
     hopeless_ |= none([](const NodeView& n) { return n.state == PodState::kFailed; });
     for (NodeView& view : nodes_) {
       if (hopeless_ && view.silent) view.state = PodState::kFailed;
@@ -493,15 +412,19 @@ class Planner {
     Remember();
   }
 
-  // What the status said of pods that can't be judged any more: a node that went away took its objects along, and pods that no
-  // node could take are not looked for after the end.
+  // What the status said of pods that can't be judged any more: a node that went away took its
+  // objects along, and pods that no node could take are not looked for after the end.
   void Remember() {
     for (const api::TargetDetail& row : session_.status.target_details) {
-      bool known = std::any_of(pods_.begin(), pods_.end(), [&](const PodView& pod) { return pod.name == row.pod && pod.node == row.node; });
+      bool known = std::any_of(pods_.begin(), pods_.end(), [&](const PodView& pod) {
+        return pod.name == row.pod && pod.node == row.node;
+      });
       if (known || row.node.empty()) continue;
       bool never_placed = row.reason == "NoSamplerOnNode";
       if (!never_placed && !world_.samplers.contains(row.node)) {
-        pods_.push_back({"", row.pod, row.node, PodState::kFailed, "NodeGone", "the NodeSampler of node " + Quote(row.node) + " is gone, and with it what it had not published"});
+        pods_.push_back({"", row.pod, row.node, PodState::kFailed, "NodeGone",
+                         "the NodeSampler of node " + Quote(row.node) +
+                             " is gone, and with it what it had not published"});
       } else if (!open_ && row.state == kPodStateNames[static_cast<size_t>(PodState::kFailed)]) {
         pods_.push_back({"", row.pod, row.node, PodState::kFailed, row.reason, row.message});
       }
@@ -519,36 +442,61 @@ class Planner {
     if (view.given == nullptr) {
       auto refused = world_.refused.find(view.node);
       if (refused != world_.refused.end() && refused->second.contains(job_id_)) {
-        return Fail(view, "TooManyTargetsOnNode", "node " + Quote(view.node) + " has no room for this job: its NodeSampler holds at most " +
-                                                      std::to_string(api::kMaxJobsPerNode) + " jobs, " + std::to_string(api::kMaxPodsPerNode) + " pods and " +
-                                                      std::to_string(api::kMaxNodeSamplerSpecBytes >> 10) + " KiB; lower `spec.target.maxPods`, or wait for other sessions to end");
+        return Fail(view, "TooManyTargetsOnNode",
+                    "node " + Quote(view.node) +
+                        " has no room for this job: its NodeSampler holds at most " +
+                        std::to_string(api::kMaxJobsPerNode) + " jobs, " +
+                        std::to_string(api::kMaxPodsPerNode) + " pods and " +
+                        std::to_string(api::kMaxNodeSamplerSpecBytes >> 10) +
+                        " KiB; lower `spec.target.maxPods`, or wait for other sessions to end");
       }
     } else if (view.report == nullptr) {
       view.silent = now_ >= given_at + kAnswerTime;
       Requeue(given_at + kAnswerTime);
       if (view.silent) {
         view.reason = "SamplerNotResponding";
-        view.message = "the sampler on node " + Quote(view.node) + " has not taken up the job within 3 s; is its pod running? See its log, and `kubectl describe nodesampler " + view.node + "`";
+        view.message = "the sampler on node " + Quote(view.node) +
+                       " has not taken up the job within 3 s; is its pod running? See its log, and "
+                       "`kubectl describe nodesampler " +
+                       view.node + "`";
       }
     } else {
       switch (view.report->state) {
-        case api::JobState::kAccepted: view.state = PodState::kPending; break;
-        case api::JobState::kWaiting: view.state = PodState::kWaiting; break;
-        case api::JobState::kSampling: view.state = PodState::kSampling; break;
-        case api::JobState::kSampled: view.state = PodState::kPublishing; break;
-        case api::JobState::kPublished: view.state = PodState::kSucceeded; return;
+        case api::JobState::kAccepted:
+          view.state = PodState::kPending;
+          break;
+        case api::JobState::kWaiting:
+          view.state = PodState::kWaiting;
+          break;
+        case api::JobState::kSampling:
+          view.state = PodState::kSampling;
+          break;
+        case api::JobState::kSampled:
+          view.state = PodState::kPublishing;
+          break;
+        case api::JobState::kPublished:
+          view.state = PodState::kSucceeded;
+          return;
         case api::JobState::kFailed:
-          return Fail(view, view.report->reason.empty() ? "SamplerFailed" : view.report->reason, view.report->message);
+          return Fail(view, view.report->reason.empty() ? "SamplerFailed" : view.report->reason,
+                      view.report->message);
       }
     }
     if (!window || now_ < status_.end_time) return;
     Requeue(silence_deadline());
     Requeue(publish_deadline());
     if (now_ >= publish_deadline() && view.state == PodState::kPublishing) {
-      Fail(view, "PublishFailed", "after " + std::to_string(session_.spec.publish_deadline_seconds) + " s " + Count(static_cast<size_t>(std::max<int64_t>(view.report->windows.pending, 0)), "window") +
-                                      " of node " + Quote(view.node) + " are not stored yet" + SinkMessage(*view.report) + "; see `kubectl logs` of the sampler, and whether the sink answers");
+      Fail(view, "PublishFailed",
+           "after " + std::to_string(session_.spec.publish_deadline_seconds) + " s " +
+               Count(static_cast<size_t>(std::max<int64_t>(view.report->windows.pending, 0)),
+                     "window") +
+               " of node " + Quote(view.node) + " are not stored yet" + SinkMessage(*view.report) +
+               "; see `kubectl logs` of the sampler, and whether the sink answers");
     } else if (now_ >= silence_deadline() && view.state != PodState::kPublishing) {
-      Fail(view, "SamplerLost", "the sampler on node " + Quote(view.node) + " has not reported the end of the job; what it had not published is lost. See whether its pod and node are up");
+      Fail(view, "SamplerLost",
+           "the sampler on node " + Quote(view.node) +
+               " has not reported the end of the job; what it had not published is lost. See "
+               "whether its pod and node are up");
     }
   }
 
@@ -570,12 +518,15 @@ class Planner {
     for (const api::NodePod& node_pod : view.assignment->pods) {
       PodView pod{node_pod.uid, node_pod.name, view.node, view.state, view.reason, view.message};
       const auto* given = view.given;
-      bool on_node = given != nullptr && std::find(given->pod_uids.begin(), given->pod_uids.end(), node_pod.uid) != given->pod_uids.end();
+      bool on_node = given != nullptr && std::find(given->pod_uids.begin(), given->pod_uids.end(),
+                                                   node_pod.uid) != given->pod_uids.end();
       auto refused = world_.refused.find(view.node);
-      if (!on_node && refused != world_.refused.end() && refused->second.contains(job_id_) && view.state != PodState::kFailed) {
+      if (!on_node && refused != world_.refused.end() && refused->second.contains(job_id_) &&
+          view.state != PodState::kFailed) {
         pod.state = PodState::kFailed;
         pod.reason = "TooManyTargetsOnNode";
-        pod.message = "the NodeSampler of node " + Quote(view.node) + " is full; lower `spec.target.maxPods`, or wait for other sessions to end";
+        pod.message = "the NodeSampler of node " + Quote(view.node) +
+                      " is full; lower `spec.target.maxPods`, or wait for other sessions to end";
       } else if (view.report != nullptr && view.state != PodState::kFailed) {
         JudgePod(*view.report, node_pod.uid, pod);
       }
@@ -602,17 +553,23 @@ class Planner {
     pod.reason.clear();
     pod.message.clear();
     // A report names the containers that used CPU time; an idle one is known from the pod's status.
-    bool ran = seen || (cached != nullptr && std::any_of(cached->containers.begin(), cached->containers.end(),
-                                                         [&](const auto& c) { return c.started && Wanted(c.name); }));
+    bool ran = seen || (cached != nullptr &&
+                        std::any_of(cached->containers.begin(), cached->containers.end(),
+                                    [&](const auto& c) { return c.started && Wanted(c.name); }));
     if (!ran && pod.state == PodState::kSampling) pod.state = PodState::kPending;
     if (!ran && pod.state == PodState::kSucceeded) {
       pod.state = PodState::kFailed;
       pod.reason = "NotRunning";
-      pod.message = "none of its chosen containers ran inside the window; see `kubectl describe pod " + pod.name + " -n " + ns() + "`";
+      pod.message =
+          "none of its chosen containers ran inside the window; see `kubectl describe pod " +
+          pod.name + " -n " + ns() + "`";
       return;
     }
-    if (cached != nullptr && cached->creation_time > status_.start_time + kSecond && cached->creation_time < status_.end_time) {
-      pod.message = "created " + std::to_string((cached->creation_time - status_.start_time) / kSecond) + " s into the window: the rest of it was sampled";
+    if (cached != nullptr && cached->creation_time > status_.start_time + kSecond &&
+        cached->creation_time < status_.end_time) {
+      pod.message = "created " +
+                    std::to_string((cached->creation_time - status_.start_time) / kSecond) +
+                    " s into the window: the rest of it was sampled";
     }
   }
 
@@ -627,14 +584,16 @@ class Planner {
     api::TargetCounts counts;
     counts.matched = std::max(status_.targets.matched, static_cast<int64_t>(matched));
     // Details are bounded: pods that fell off the list are still among those that failed.
-    counts.selected = open_ ? static_cast<int64_t>(chosen) : std::max(static_cast<int64_t>(chosen), status_.targets.selected);
+    counts.selected = open_ ? static_cast<int64_t>(chosen)
+                            : std::max(static_cast<int64_t>(chosen), status_.targets.selected);
     counts.failed = counts.selected - static_cast<int64_t>(chosen);
     for (const PodView& pod : pods_) {
       counts.sampling += pod.state == PodState::kSampling ? 1 : 0;
       counts.succeeded += pod.state == PodState::kSucceeded ? 1 : 0;
       counts.failed += pod.state == PodState::kFailed ? 1 : 0;
     }
-    // Between the end of sampling and the last window's 200 a pod is neither: it keeps its place in "3/5".
+    // Between the end of sampling and the last window's 200 a pod is neither: it keeps its place in
+    // "3/5".
     for (const PodView& pod : pods_) counts.sampling += pod.state == PodState::kPublishing ? 1 : 0;
     status_.targets = counts;
   }
@@ -648,11 +607,14 @@ class Planner {
       if (unanswered_) return Refuse("SamplerNotResponding", nodes_.front().message);
       if (!hopeless_) return;
     }
-    auto failed = std::find_if(pods_.begin(), pods_.end(), [](const PodView& p) { return p.state == PodState::kFailed; });
+    auto failed = std::find_if(pods_.begin(), pods_.end(),
+                               [](const PodView& p) { return p.state == PodState::kFailed; });
     if (failed != pods_.end()) return Finish(api::Phase::kFailed, failed->reason, failed->message);
     Finish(api::Phase::kFailed, match.pods.empty() ? "NoMatchingPods" : "NoRunningPods",
-           "no container of " + DescribeTarget(target()) + " ran within `spec.target.waitSeconds` (" + std::to_string(target().wait_seconds) + " s); " +
-               Count(match.pods.size(), "pod") + " matched. See `kubectl get pods -n " + ns() + "`, or wait longer");
+           "no container of " + DescribeTarget(target()) +
+               " ran within `spec.target.waitSeconds` (" + std::to_string(target().wait_seconds) +
+               " s); " + Count(match.pods.size(), "pod") + " matched. See `kubectl get pods -n " +
+               ns() + "`, or wait longer");
   }
 
   void Describe() {
@@ -662,10 +624,13 @@ class Planner {
     for (const NodeView& view : nodes_) {
       if (view.report == nullptr) continue;
       reports.push_back(view.report);
-      progress += view.node + ":" + std::to_string(static_cast<int>(view.report->state)) + ":" + std::to_string(view.report->samples.collected) + ":" +
-                  std::to_string(view.report->cpu.used_ns) + ":" + std::to_string(view.report->windows.stored) + ":" +
+      progress += view.node + ":" + std::to_string(static_cast<int>(view.report->state)) + ":" +
+                  std::to_string(view.report->samples.collected) + ":" +
+                  std::to_string(view.report->cpu.used_ns) + ":" +
+                  std::to_string(view.report->windows.stored) + ":" +
                   std::to_string(view.report->windows.pending) + ";";
-      bool armed = view.report->state == api::JobState::kSampling || view.report->state == api::JobState::kSampled ||
+      bool armed = view.report->state == api::JobState::kSampling ||
+                   view.report->state == api::JobState::kSampled ||
                    view.report->state == api::JobState::kPublished;
       if (armed || view.report->samples.collected > 0) sampling_nodes.insert(view.node);
     }
@@ -678,16 +643,19 @@ class Planner {
     }
 
     // When the session ends, and how.
-    bool all_final = std::all_of(nodes_.begin(), nodes_.end(), [](const NodeView& n) { return n.final(); });
+    bool all_final =
+        std::all_of(nodes_.begin(), nodes_.end(), [](const NodeView& n) { return n.final(); });
     bool over = now_ >= status_.end_time;
     if (!over) Requeue(status_.end_time);
     bool finished = hopeless_ || (over && all_final);
 
     // Figures, when they are new and (unless it is the end) not too soon.
     bool changed_figures = progress != plan_.memory.progress;
-    bool may_write = finished || plan_.memory.progress_written == 0 || now_ >= plan_.memory.progress_written + kProgressPeriod;
+    bool may_write = finished || plan_.memory.progress_written == 0 ||
+                     now_ >= plan_.memory.progress_written + kProgressPeriod;
     if (finished || (changed_figures && may_write)) {
-      SumReports(reports, session_.spec, std::min(now_, status_.end_time) - status_.start_time, status_);
+      SumReports(reports, session_.spec, std::min(now_, status_.end_time) - status_.start_time,
+                 status_);
       status_.results = MakeResults(session_, status_, reports, finished, world_.store_url);
       plan_.progress = progress;
     } else if (changed_figures) {
@@ -700,21 +668,26 @@ class Planner {
     std::vector<std::string> names;
     for (const PodView& pod : pods_) names.push_back(pod.name);
     std::sort(names.begin(), names.end());
-    std::string resolved = DescribeTarget(target()) + " names " + Count(static_cast<size_t>(status_.targets.matched), "pod") + "; " + where + ": " + List(names, 20);
+    std::string resolved = DescribeTarget(target()) + " names " +
+                           Count(static_cast<size_t>(status_.targets.matched), "pod") + "; " +
+                           where + ": " + List(names, 20);
     if (status_.targets.matched > static_cast<int64_t>(chosen)) {
-      resolved += " (`maxPods` " + std::to_string(target().max_pods) + ", spread over nodes and " + Count(versions.size(), "version") + ")";
+      resolved += " (`maxPods` " + std::to_string(target().max_pods) + ", spread over nodes and " +
+                  Count(versions.size(), "version") + ")";
     }
     if (chosen > 0) Set("TargetsResolved", "True", "Resolved", resolved);
 
     if (!sampling_nodes.empty()) {
-      Set("Started", "True", "Sampling", "samples have been taken on " + List(sampling_nodes));
+      Set("Started", "True", "Sampling",
+          "samples have been taken on " + List({sampling_nodes.begin(), sampling_nodes.end()}));
     } else {
       const NodeView* first = nodes_.empty() ? nullptr : &nodes_.front();
       for (const NodeView& view : nodes_) {
         if (view.silent || view.state == PodState::kFailed) first = &view;
       }
       bool told = first != nullptr && !first->reason.empty();
-      Set("Started", "False", told ? first->reason : "NotStarted", told ? first->message : "the samplers are being told");
+      Set("Started", "False", told ? first->reason : "NotStarted",
+          told ? first->message : "the samplers are being told");
     }
 
     int64_t stored = 0, pending = 0;
@@ -725,8 +698,12 @@ class Planner {
     Degradation();
 
     if (!finished) {
-      status_.phase = over ? api::Phase::kPublishing : sampling_nodes.empty() ? api::Phase::kPending : api::Phase::kSampling;
-      Set("Published", "False", over ? "Publishing" : "Sampling", over ? "the last windows are on their way to " + List(session_.spec.sink_names) : "the window is not over");
+      status_.phase = over                     ? api::Phase::kPublishing
+                      : sampling_nodes.empty() ? api::Phase::kPending
+                                               : api::Phase::kSampling;
+      Set("Published", "False", over ? "Publishing" : "Sampling",
+          over ? "the last windows are on their way to " + List(session_.spec.sink_names)
+               : "the window is not over");
       Unfinished();
       return;
     }
@@ -736,10 +713,13 @@ class Planner {
 
   // Everything is known: which end is it?
   void End(int64_t stored, int64_t pending) {
-    std::string windows = Count(static_cast<size_t>(stored), "window") + " stored in " + List(session_.spec.sink_names);
-    auto unpublished = std::find_if(nodes_.begin(), nodes_.end(), [](const NodeView& n) { return n.reason == "PublishFailed"; });
+    std::string windows = Count(static_cast<size_t>(stored), "window") + " stored in " +
+                          List(session_.spec.sink_names);
+    auto unpublished = std::find_if(nodes_.begin(), nodes_.end(),
+                                    [](const NodeView& n) { return n.reason == "PublishFailed"; });
     if (unpublished != nodes_.end()) {
-      Set("Published", "False", "PublishFailed", windows + ", " + std::to_string(pending) + " not: " + unpublished->message);
+      Set("Published", "False", "PublishFailed",
+          windows + ", " + std::to_string(pending) + " not: " + unpublished->message);
       return Finish(api::Phase::kFailed, "PublishFailed", unpublished->message);
     }
     const api::TargetCounts& targets = status_.targets;
@@ -751,31 +731,52 @@ class Planner {
       }
       std::set<std::string> reasons;
       for (const PodView& pod : pods_) reasons.insert(pod.reason);
-      auto first = std::find_if(pods_.begin(), pods_.end(), [](const PodView& p) { return p.state == PodState::kFailed; });
+      auto first = std::find_if(pods_.begin(), pods_.end(),
+                                [](const PodView& p) { return p.state == PodState::kFailed; });
       // Stopping early is no failure, also when nothing had run by then.
       if (stopped() && (nodes_.empty() || reasons == std::set<std::string>{"NotRunning"})) {
-        return Finish(api::Phase::kStopped, "Stopped", "stopped by `spec.desiredState` before anything was sampled");
+        return Finish(api::Phase::kStopped, "Stopped",
+                      "stopped by `spec.desiredState` before anything was sampled");
       }
-      std::string reason = reasons.size() == 1 && !reasons.begin()->empty() ? *reasons.begin() : pods_.empty() ? "NoMatchingPods" : "AllTargetsFailed";
-      std::string message = pods_.empty() ? "no pod of " + DescribeTarget(target()) + " is left" : first == pods_.end() ? "" : "pod " + Quote(first->name) + ": " + first->message;
-      if (pods_.size() > 1) message = "all " + std::to_string(pods_.size()) + " pods failed, such as " + message;
+      std::string reason = reasons.size() == 1 && !reasons.begin()->empty() ? *reasons.begin()
+                           : pods_.empty()                                  ? "NoMatchingPods"
+                                                                            : "AllTargetsFailed";
+      std::string message = pods_.empty() ? "no pod of " + DescribeTarget(target()) + " is left"
+                            : first == pods_.end()
+                                ? ""
+                                : "pod " + Quote(first->name) + ": " + first->message;
+      if (pods_.size() > 1)
+        message = "all " + std::to_string(pods_.size()) + " pods failed, such as " + message;
       return Finish(api::Phase::kFailed, reason, message);
     }
     Set("Published", "True", "Published", windows);
-    std::string of = std::to_string(targets.succeeded) + " of " + Count(pods_.size(), "pod") + " sampled, " + windows;
-    if (stopped()) return Finish(api::Phase::kStopped, "Stopped", "stopped by `spec.desiredState` after " + std::to_string((status_.end_time - status_.start_time) / kSecond) + " s; " + of);
+    std::string of = std::to_string(targets.succeeded) + " of " + Count(pods_.size(), "pod") +
+                     " sampled, " + windows;
+    if (stopped())
+      return Finish(api::Phase::kStopped, "Stopped",
+                    "stopped by `spec.desiredState` after " +
+                        std::to_string((status_.end_time - status_.start_time) / kSecond) + " s; " +
+                        of);
     Finish(api::Phase::kComplete, targets.failed > 0 ? "PartiallyCompleted" : "Completed", of);
   }
 
   void Degradation() {
-    auto failed = std::find_if(pods_.begin(), pods_.end(), [](const PodView& p) { return p.state == PodState::kFailed || !p.reason.empty(); });
+    auto failed = std::find_if(pods_.begin(), pods_.end(), [](const PodView& p) {
+      return p.state == PodState::kFailed || !p.reason.empty();
+    });
     auto gap = status_.lost_ns.find("sampler_restart");
     if (failed != pods_.end()) {
-      Set("Degraded", "True", failed->state == PodState::kFailed ? "SomeTargetsFailed" : failed->reason, "pod " + Quote(failed->name) + ": " + failed->message);
+      Set("Degraded", "True",
+          failed->state == PodState::kFailed ? "SomeTargetsFailed" : failed->reason,
+          "pod " + Quote(failed->name) + ": " + failed->message);
     } else if (gap != status_.lost_ns.end() && gap->second > 0) {
-      Set("Degraded", "True", "SamplerRestarted", "a sampler was restarted inside the window; the gap is in `status.lost` as 'sampler_restart'");
-    } else if (status_.cpu.lost_ns > 0 && status_.cpu.lost_ns / kLostPerMilleDegraded > status_.cpu.used_ns / 1000) {
-      Set("Degraded", "True", "SamplesLost", "more than 0.5 % of the CPU time was not sampled; `status.lost` says why");
+      Set("Degraded", "True", "SamplerRestarted",
+          "a sampler was restarted inside the window; the gap is in `status.lost` as "
+          "'sampler_restart'");
+    } else if (status_.cpu.lost_ns > 0 &&
+               status_.cpu.lost_ns / kLostPerMilleDegraded > status_.cpu.used_ns / 1000) {
+      Set("Degraded", "True", "SamplesLost",
+          "more than 0.5 % of the CPU time was not sampled; `status.lost` says why");
     } else {
       Set("Degraded", "False", "AsExpected", "");
     }
@@ -785,29 +786,40 @@ class Planner {
   void Details() {
     std::vector<std::pair<int, api::TargetDetail>> rows;
     for (const PodView& pod : pods_) {
-      int rank = pod.state == PodState::kFailed ? 0 : pod.state == PodState::kSucceeded ? 3 : pod.state == PodState::kSampling ? 2 : 1;
+      int rank = pod.state == PodState::kFailed      ? 0
+                 : pod.state == PodState::kSucceeded ? 3
+                 : pod.state == PodState::kSampling  ? 2
+                                                     : 1;
       std::string state(kPodStateNames[static_cast<size_t>(pod.state)]);
-      const api::JobReport* report = pod.uid.empty() ? nullptr : world_.FindReport(pod.node, job_id_);
+      const api::JobReport* report =
+          pod.uid.empty() ? nullptr : world_.FindReport(pod.node, job_id_);
       size_t before = rows.size();
       if (report != nullptr) {
         for (const api::ReportedContainer& c : report->containers) {
           if (c.pod_uid != pod.uid) continue;
           bool failed = c.state == "Failed" || pod.state == PodState::kFailed;
-          rows.emplace_back(failed ? 0 : rank, api::TargetDetail{pod.name, pod.node, c.container, c.language, failed ? "Failed" : state,
-                                                                 c.reason.empty() ? pod.reason : c.reason, c.message.empty() ? pod.message : c.message});
+          rows.emplace_back(
+              failed ? 0 : rank,
+              api::TargetDetail{pod.name, pod.node, c.container, c.language,
+                                failed ? "Failed" : state, c.reason.empty() ? pod.reason : c.reason,
+                                c.message.empty() ? pod.message : c.message});
         }
       }
-      if (rows.size() == before) rows.emplace_back(rank, api::TargetDetail{pod.name, pod.node, "", "", state, pod.reason, pod.message});
+      if (rows.size() == before)
+        rows.emplace_back(
+            rank, api::TargetDetail{pod.name, pod.node, "", "", state, pod.reason, pod.message});
     }
     std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
-      return std::tie(a.first, a.second.pod, a.second.container) < std::tie(b.first, b.second.pod, b.second.container);
+      return std::tie(a.first, a.second.pod, a.second.container) <
+             std::tie(b.first, b.second.pod, b.second.container);
     });
     if (rows.size() > api::kMaxTargetDetails) rows.resize(api::kMaxTargetDetails);
     status_.target_details.clear();
     for (auto& [rank, row] : rows) status_.target_details.push_back(std::move(row));
   }
 
-  // ---- The end -------------------------------------------------------------------------------------------------------------
+  // ---- The end
+  // -------------------------------------------------------------------------------------------------------------
 
   void Finish(api::Phase phase, std::string_view reason, const std::string& message) {
     bool failed = phase == api::Phase::kFailed;
@@ -845,11 +857,15 @@ class Planner {
       bool was = before != nullptr && before->status == to;
       return is && !was ? after : nullptr;
     };
-    if (const auto* c = turned("Accepted", "True")) events.push_back({false, "Accepted", c->message});
+    if (const auto* c = turned("Accepted", "True"))
+      events.push_back({false, "Accepted", c->message});
     if (const auto* c = turned("Started", "True")) events.push_back({false, "Started", c->message});
     const api::Condition* finished = turned("Finished", "True");
-    if (const auto* c = turned("Degraded", "True"); c != nullptr && finished == nullptr) events.push_back({true, c->reason, c->message});
-    if (finished != nullptr) events.push_back({api::IsTrue(status_.conditions, "Failed"), finished->reason, finished->message});
+    if (const auto* c = turned("Degraded", "True"); c != nullptr && finished == nullptr)
+      events.push_back({true, c->reason, c->message});
+    if (finished != nullptr)
+      events.push_back(
+          {api::IsTrue(status_.conditions, "Failed"), finished->reason, finished->message});
     return events;
   }
 
@@ -887,11 +903,14 @@ FinishedPlan PlanFinished(const FinishedSession& session, int64_t now) {
 api::ProfilingSessionStatus Restamped(const api::ProfilingSession& session) {
   api::ProfilingSessionStatus status = session.status;
   status.observed_generation = session.metadata.generation;
-  for (api::Condition& condition : status.conditions) condition.observed_generation = session.metadata.generation;
+  for (api::Condition& condition : status.conditions)
+    condition.observed_generation = session.metadata.generation;
   return status;
 }
 
-bool IsFinished(const api::ProfilingSession& session) { return api::IsTrue(session.status.conditions, "Finished"); }
+bool IsFinished(const api::ProfilingSession& session) {
+  return api::IsTrue(session.status.conditions, "Finished");
+}
 
 FinishedSession Summarize(const api::ProfilingSession& session) {
   return {session.metadata, session.status.observed_generation, session.status.completion_time,

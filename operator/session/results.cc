@@ -27,7 +27,8 @@ struct Sum {
   int64_t named_hidden_ns = 0;  // of the nodes that named it, what they could hide of another
 };
 
-using FunctionKey = std::tuple<std::string, std::string, std::string>;  // function, location, language
+using FunctionKey =
+    std::tuple<std::string, std::string, std::string>;  // function, location, language
 
 // 95 % of a share estimated from n samples; the rule of three keeps it honest at 0 and 1.
 double BinomialError(double share, int64_t samples) {
@@ -36,8 +37,8 @@ double BinomialError(double share, int64_t samples) {
   return std::max(1.96 * std::sqrt(share * (1 - share) / n), 3 / n);
 }
 
-void AppendTop(const std::vector<const api::JobReport*>& reports, const std::string& profile, int64_t window_ns,
-               std::vector<api::TopFunction>& out) {
+void AppendTop(const std::vector<const api::JobReport*>& reports, const std::string& profile,
+               int64_t window_ns, std::vector<api::TopFunction>& out) {
   std::map<FunctionKey, Sum> sums;
   int64_t whole_ns = 0, hidden_ns = 0, samples = 0;
   for (const api::JobReport* report : reports) {
@@ -67,45 +68,55 @@ void AppendTop(const std::vector<const api::JobReport*>& reports, const std::str
   }
   std::vector<std::pair<FunctionKey, Sum>> order(sums.begin(), sums.end());
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::tuple(-a.second.own_ns, -a.second.total_ns, a.first) < std::tuple(-b.second.own_ns, -b.second.total_ns, b.first);
+    return std::tuple(-a.second.own_ns, -a.second.total_ns, a.first) <
+           std::tuple(-b.second.own_ns, -b.second.total_ns, b.first);
   });
   if (order.size() > api::kMaxTopPerProfile) order.resize(api::kMaxTopPerProfile);
   for (const auto& [key, sum] : order) {
     if (whole_ns <= 0) break;
     double whole = static_cast<double>(whole_ns);
     double share = std::min(1.0, static_cast<double>(sum.own_ns) / whole);
-    double error = BinomialError(share, samples) + static_cast<double>(hidden_ns - sum.named_hidden_ns) / whole;
+    double error = BinomialError(share, samples) +
+                   static_cast<double>(hidden_ns - sum.named_hidden_ns) / whole;
     api::TopFunction row;
     row.profile = profile;
     std::tie(row.function, row.location, row.language) = key;
     row.total_per_mille = PerMille(sum.total_ns, whole_ns);
     row.own_per_mille = PerMille(sum.own_ns, whole_ns);
-    row.cpu_millis = window_ns > 0 ? std::llround(static_cast<double>(sum.own_ns) * 1000 / static_cast<double>(window_ns)) : 0;
+    row.cpu_millis =
+        window_ns > 0
+            ? std::llround(static_cast<double>(sum.own_ns) * 1000 / static_cast<double>(window_ns))
+            : 0;
     row.error_per_mille = static_cast<int64_t>(std::min(1000.0, std::ceil(error * 1000)));
     out.push_back(std::move(row));
   }
 }
 
-// A sink's address as a sampler reports it ends in a command that people paste into a shell: only what an address needs.
+// A sink's address as a sampler reports it ends in a command that people paste into a shell: only
+// what an address needs.
 bool SafeUrl(std::string_view url) {
   if (!url.starts_with("http://") && !url.starts_with("https://")) return false;
   constexpr std::string_view kOthers = ":/.-_~%[]";
   return std::all_of(url.begin(), url.end(), [&](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || kOthers.find(c) != kOthers.npos;
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kOthers.find(c) != kOthers.npos;
   });
 }
 
-std::string OpenCommand(std::string_view store, const std::string& query, const api::ProfilingSessionStatus& status) {
+std::string OpenCommand(std::string_view store, const std::string& query,
+                        const api::ProfilingSessionStatus& status) {
   while (store.ends_with('/')) store.remove_suffix(1);
   // Milliseconds, outwards: a window that touches either end belongs to the session.
   int64_t from = status.start_time / 1'000'000, until = (status.end_time + 999'999) / 1'000'000;
-  return "go tool pprof -http=: '" + std::string(store) + "/pyroscope/render?query=" + http::PercentEncode(query) +
-         "&from=" + std::to_string(from) + "&until=" + std::to_string(until) + "&format=pprof'";
+  return "go tool pprof -http=: '" + std::string(store) +
+         "/pyroscope/render?query=" + http::PercentEncode(query) + "&from=" + std::to_string(from) +
+         "&until=" + std::to_string(until) + "&format=pprof'";
 }
 
 }  // namespace
 
-void SumReports(const std::vector<const api::JobReport*>& reports, const api::ProfilingSessionSpec& spec, int64_t window_ns,
+void SumReports(const std::vector<const api::JobReport*>& reports,
+                const api::ProfilingSessionSpec& spec, int64_t window_ns,
                 api::ProfilingSessionStatus& status) {
   status.cpu = {};
   status.samples = {};
@@ -123,9 +134,11 @@ void SumReports(const std::vector<const api::JobReport*>& reports, const api::Pr
     for (const auto& [reason, ns] : report->lost_ns) AddTo(status.lost_ns[reason], ns);
     api::Overhead& overhead = status.overhead;
     overhead.peak_cpu_millis = std::max(overhead.peak_cpu_millis, report->overhead.peak_cpu_millis);
-    overhead.peak_memory_bytes = std::max(overhead.peak_memory_bytes, report->overhead.peak_memory_bytes);
+    overhead.peak_memory_bytes =
+        std::max(overhead.peak_memory_bytes, report->overhead.peak_memory_bytes);
     overhead.tick_millis = std::max(overhead.tick_millis, report->overhead.tick_millis);
-    overhead.average_cpu_millis = std::max(overhead.average_cpu_millis, report->overhead.average_cpu_millis);
+    overhead.average_cpu_millis =
+        std::max(overhead.average_cpu_millis, report->overhead.average_cpu_millis);
   }
   status.top = SumTop(reports, spec, window_ns);
 }
@@ -133,17 +146,21 @@ void SumReports(const std::vector<const api::JobReport*>& reports, const api::Pr
 std::vector<api::TopFunction> SumTop(const std::vector<const api::JobReport*>& reports,
                                      const api::ProfilingSessionSpec& spec, int64_t window_ns) {
   std::vector<api::TopFunction> top;
-  for (const api::Profile& profile : spec.profiles) AppendTop(reports, profile.name, window_ns, top);
+  for (const api::Profile& profile : spec.profiles)
+    AppendTop(reports, profile.name, window_ns, top);
   return top;
 }
 
-std::vector<api::SessionResult> MakeResults(const api::ProfilingSession& session, const api::ProfilingSessionStatus& status,
-                                            const std::vector<const api::JobReport*>& reports, bool finished,
-                                            const std::string& store_url) {
-  std::string query = "process_cpu:cpu:nanoseconds:cpu:nanoseconds{namespace=\"" + session.metadata.namespace_name +
-                      "\",profiling_session=\"" + session.metadata.name + "\"}";
-  bool published = std::any_of(reports.begin(), reports.end(),
-                               [](const api::JobReport* r) { return r->state == api::JobState::kPublished; });
+std::vector<api::SessionResult> MakeResults(const api::ProfilingSession& session,
+                                            const api::ProfilingSessionStatus& status,
+                                            const std::vector<const api::JobReport*>& reports,
+                                            bool finished, const std::string& store_url) {
+  std::string query = "process_cpu:cpu:nanoseconds:cpu:nanoseconds{namespace=\"" +
+                      session.metadata.namespace_name + "\",profiling_session=\"" +
+                      session.metadata.name + "\"}";
+  bool published = std::any_of(reports.begin(), reports.end(), [](const api::JobReport* r) {
+    return r->state == api::JobState::kPublished;
+  });
   std::vector<api::SessionResult> results;
   for (const std::string& sink : session.spec.sink_names) {
     bool pending = false;

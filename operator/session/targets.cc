@@ -29,7 +29,8 @@ std::string DescribeSelector(const api::LabelSelector& selector) {
 }
 
 Lookup WorkloadLookup(const api::ProfilingSession& session) {
-  return {session.metadata.namespace_name, session.spec.target.workload_ref->kind, session.spec.target.workload_ref->name, ""};
+  return {session.metadata.namespace_name, session.spec.target.workload_ref->kind,
+          session.spec.target.workload_ref->name, ""};
 }
 
 // FNV-1a: the choice must be the same in every build.
@@ -44,7 +45,8 @@ uint64_t Hash(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string DescribeTarget(const api::Target& target) {
-  if (target.workload_ref) return target.workload_ref->kind + " '" + target.workload_ref->name + "'";
+  if (target.workload_ref)
+    return target.workload_ref->kind + " '" + target.workload_ref->name + "'";
   if (target.pod_selector) return "podSelector '" + DescribeSelector(*target.pod_selector) + "'";
   return "pod '" + target.pod_name + "'";
 }
@@ -55,17 +57,22 @@ bool Interesting(const World& world, const api::ProfilingSession& session, const
   if (target.pod_selector) return api::Matches(*target.pod_selector, pod.labels);
   if (!target.workload_ref) return pod.name == target.pod_name;
   auto workload = world.workloads.find(WorkloadLookup(session));
-  return workload != world.workloads.end() && workload->second.found && api::Matches(workload->second.selector, pod.labels);
+  return workload != world.workloads.end() && workload->second.found &&
+         api::Matches(workload->second.selector, pod.labels);
 }
 
-std::optional<Controller> TopController(const World& world, const Pod& pod, std::vector<Lookup>* lookups) {
+std::optional<Controller> TopController(const World& world, const Pod& pod,
+                                        std::vector<Lookup>* lookups) {
   // A static pod "belongs" to its Node.
-  if (!pod.controller || pod.controller->kind == "Node") return Controller{"Pod", pod.name, pod.uid};
+  if (!pod.controller || pod.controller->kind == "Node")
+    return Controller{"Pod", pod.name, pod.uid};
   if (pod.controller->kind != "ReplicaSet" && pod.controller->kind != "Job") return pod.controller;
-  Lookup lookup{pod.namespace_name, pod.controller->kind, pod.controller->name, pod.controller->uid};
+  Lookup lookup{pod.namespace_name, pod.controller->kind, pod.controller->name,
+                pod.controller->uid};
   auto it = world.workloads.find(lookup);
   if (it == world.workloads.end()) {
-    if (lookups != nullptr && std::find(lookups->begin(), lookups->end(), lookup) == lookups->end()) lookups->push_back(lookup);
+    if (lookups != nullptr && std::find(lookups->begin(), lookups->end(), lookup) == lookups->end())
+      lookups->push_back(lookup);
     return std::nullopt;
   }
   return it->second.controller ? it->second.controller : pod.controller;
@@ -78,7 +85,8 @@ Match MatchPods(const World& world, const api::ProfilingSession& session, int64_
   if (target.workload_ref) {
     Lookup lookup = WorkloadLookup(session);
     auto it = world.workloads.find(lookup);
-    bool stale = it != world.workloads.end() && !it->second.found && now >= it->second.checked_at + kLookAgain;
+    bool stale = it != world.workloads.end() && !it->second.found &&
+                 now >= it->second.checked_at + kLookAgain;
     if (it == world.workloads.end() || stale) match.lookups.push_back(lookup);
     if (it == world.workloads.end()) return match;
     workload = &it->second;
@@ -88,7 +96,8 @@ Match MatchPods(const World& world, const api::ProfilingSession& session, int64_
     }
     if (!workload->found) {
       match.known = true;
-      match.missing = "namespace '" + session.metadata.namespace_name + "' has no " + DescribeTarget(target);
+      match.missing =
+          "namespace '" + session.metadata.namespace_name + "' has no " + DescribeTarget(target);
       return match;
     }
   }
@@ -104,10 +113,13 @@ Match MatchPods(const World& world, const api::ProfilingSession& session, int64_
       ++match.ended;
       continue;
     }
-    // The label of each profile needs the top controller, so a pod whose chain is unknown waits for the answer.
+    // The label of each profile needs the top controller, so a pod whose chain is unknown waits for
+    // the answer.
     std::optional<Controller> top = TopController(world, pod, &match.lookups);
     if (!top) continue;
-    if (workload != nullptr && !(pod.controller && pod.controller->uid == workload->uid) && top->uid != workload->uid) continue;
+    if (workload != nullptr && !(pod.controller && pod.controller->uid == workload->uid) &&
+        top->uid != workload->uid)
+      continue;
     match.pods.push_back(&pod);
   }
   std::sort(match.pods.begin(), match.pods.end(), [](const Pod* a, const Pod* b) {
@@ -123,7 +135,8 @@ std::string PodVersion(const Pod& pod) {
   return pod.containers.empty() ? "" : pod.containers.front().image;
 }
 
-std::vector<const Pod*> ChoosePods(std::vector<const Pod*> candidates, const std::vector<const Pod*>& already, size_t slots,
+std::vector<const Pod*> ChoosePods(std::vector<const Pod*> candidates,
+                                   const std::vector<const Pod*>& already, size_t slots,
                                    const std::string& session_uid) {
   if (candidates.size() <= slots) return candidates;
   std::map<std::string, size_t> on_node, of_version;
@@ -133,12 +146,14 @@ std::vector<const Pod*> ChoosePods(std::vector<const Pod*> candidates, const std
   }
   std::vector<const Pod*> chosen;
   while (chosen.size() < slots) {
-    auto best = std::min_element(candidates.begin(), candidates.end(), [&](const Pod* a, const Pod* b) {
-      auto rank = [&](const Pod* p) {
-        return std::tuple(on_node[p->node], of_version[PodVersion(*p)], Hash(session_uid, p->uid), p->uid);
-      };
-      return rank(a) < rank(b);
-    });
+    auto best =
+        std::min_element(candidates.begin(), candidates.end(), [&](const Pod* a, const Pod* b) {
+          auto rank = [&](const Pod* p) {
+            return std::tuple(on_node[p->node], of_version[PodVersion(*p)],
+                              Hash(session_uid, p->uid), p->uid);
+          };
+          return rank(a) < rank(b);
+        });
     ++on_node[(*best)->node];
     ++of_version[PodVersion(**best)];
     chosen.push_back(*best);

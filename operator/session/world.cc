@@ -29,7 +29,8 @@ const api::Job* World::FindJob(const std::string& node, std::string_view job_id)
   auto sampler = samplers.find(node);
   if (sampler == samplers.end()) return nullptr;
   const auto& jobs = sampler->second.spec.jobs;
-  auto it = std::find_if(jobs.begin(), jobs.end(), [&](const api::Job& job) { return job.id == job_id; });
+  auto it =
+      std::find_if(jobs.begin(), jobs.end(), [&](const api::Job& job) { return job.id == job_id; });
   return it == jobs.end() ? nullptr : &*it;
 }
 
@@ -37,7 +38,8 @@ const api::NodePod* World::FindPod(const std::string& node, std::string_view uid
   auto sampler = samplers.find(node);
   if (sampler == samplers.end()) return nullptr;
   const auto& pods = sampler->second.spec.pods;
-  auto it = std::find_if(pods.begin(), pods.end(), [&](const api::NodePod& pod) { return pod.uid == uid; });
+  auto it = std::find_if(pods.begin(), pods.end(),
+                         [&](const api::NodePod& pod) { return pod.uid == uid; });
   return it == pods.end() ? nullptr : &*it;
 }
 
@@ -49,8 +51,12 @@ const api::JobReport* World::FindReport(const std::string& node, const std::stri
   return it == report->second.status.jobs.end() ? nullptr : &it->second;
 }
 
-std::string SessionKey(const api::ObjectMeta& metadata) { return metadata.namespace_name + "/" + metadata.name; }
-std::string SessionKey(const api::SessionRef& session) { return session.namespace_name + "/" + session.name; }
+std::string SessionKey(const api::ObjectMeta& metadata) {
+  return metadata.namespace_name + "/" + metadata.name;
+}
+std::string SessionKey(const api::SessionRef& session) {
+  return session.namespace_name + "/" + session.name;
+}
 std::string JobIdOf(const api::ProfilingSession& session) {
   return api::JobId(session.metadata.namespace_name, session.metadata.name, session.metadata.uid);
 }

@@ -14,7 +14,8 @@
 
 namespace borescope::op {
 
-// A question to the API server that a plan needs answered: a workload named by a session, or the controller of a pod's controller.
+// A question to the API server that a plan needs answered: a workload named by a session, or the
+// controller of a pod's controller.
 struct Lookup {
   std::string namespace_name;
   std::string kind;
@@ -27,20 +28,21 @@ struct Lookup {
 struct Workload {
   bool found = false;
   std::string uid;
-  api::LabelSelector selector;             // of its pods
-  std::optional<Controller> controller;    // what it belongs to in turn (Deployment, CronJob)
-  std::string error;                       // why there is no answer; then nothing above holds
+  api::LabelSelector selector;           // of its pods
+  std::optional<Controller> controller;  // what it belongs to in turn (Deployment, CronJob)
+  std::string error;                     // why there is no answer; then nothing above holds
   int64_t checked_at = 0;
 };
 
 struct PodNamespace {
-  std::map<std::string, Pod> pods;    // by uid: only those that some unfinished session selects
-  int64_t total = 0;                  // all pods there are, for messages
-  std::set<std::string> listed_for;   // uids of the sessions whose pods are complete in `pods`
-  std::string error;                  // why the list fails
+  std::map<std::string, Pod> pods;   // by uid: only those that some unfinished session selects
+  int64_t total = 0;                 // all pods there are, for messages
+  std::set<std::string> listed_for;  // uids of the sessions whose pods are complete in `pods`
+  std::string error;                 // why the list fails
 };
 
-// What is kept of a finished session: enough to stamp a later generation on it and to delete it in time.
+// What is kept of a finished session: enough to stamp a later generation on it and to delete it in
+// time.
 struct FinishedSession {
   api::ObjectMeta metadata;
   int64_t observed_generation = 0;
@@ -60,16 +62,17 @@ struct SessionMemory {
 struct World {
   std::map<std::string, api::ProfilingSession> sessions;  // unfinished ones
   std::map<std::string, FinishedSession> finished;
-  std::map<std::string, api::NodeSampler> samplers;       // changed by SetSampler and RemoveSampler only
+  std::map<std::string, api::NodeSampler> samplers;  // changed by SetSampler and RemoveSampler only
   std::map<std::string, std::set<std::string>> nodes_of;  // job id -> nodes whose spec holds it
   std::map<std::string, api::NodeSamplerReport> reports;
   std::map<std::string, PodNamespace> namespaces;
   std::map<Lookup, Workload> workloads;
-  std::map<std::string, std::set<std::string>> refused;   // node -> ids of jobs that did not fit into its spec
-  std::map<std::string, SessionMemory> memory;            // by uid of the session
-  int64_t listening_since = 0;                            // since when nothing has been missed
-  std::string cluster;                                    // label
-  std::string store_url;                                  // for results; empty: as the samplers report it
+  std::map<std::string, std::set<std::string>>
+      refused;  // node -> ids of jobs that did not fit into its spec
+  std::map<std::string, SessionMemory> memory;  // by uid of the session
+  int64_t listening_since = 0;                  // since when nothing has been missed
+  std::string cluster;                          // label
+  std::string store_url;                        // for results; empty: as the samplers report it
 
   void SetSampler(api::NodeSampler sampler);
   void RemoveSampler(const std::string& node);

@@ -31,20 +31,35 @@ inline uint64_t Seed() {
   return seed;
 }
 
-// The objects of a cluster as an API server holds them, samplers that obey the contract, and an operator that may die between any
-// two of its writes. Values go through their JSON and merge patches, as in life. Time stands still but for Run.
+// The objects of a cluster as an API server holds them, samplers that obey the contract, and an
+// operator that may die between any two of its writes. Values go through their JSON and merge
+// patches, as in life. Time stands still but for Run.
 class Cluster : public ApiServer {
  public:
   Cluster() { StartOperator(); }
 
-  // ---- The world outside the operator ---------------------------------------------------------------------------------------
+  // ---- The world outside the operator
+  // ---------------------------------------------------------------------------------------
 
   void AddNode(const std::string& name, std::vector<std::string> sinks = {"default"}) {
     api::NodeSampler sampler;
-    sampler.metadata = {.namespace_name = "", .name = name, .uid = "uid-" + name, .resource_version = NextVersion(), .generation = 1, .creation_time = 0, .deletion_time = 0};
+    sampler.metadata = {.namespace_name = "",
+                        .name = name,
+                        .uid = "uid-" + name,
+                        .resource_version = NextVersion(),
+                        .generation = 1,
+                        .creation_time = 0,
+                        .deletion_time = 0};
     sampler.status.kinds = {"cpu"};
     sampler.status.sink_names = std::move(sinks);
-    api::SetCondition(sampler.status.conditions, {.type = "Protected", .status = "True", .reason = "Refused", .message = "", .observed_generation = 0, .last_transition_time = 0}, now);
+    api::SetCondition(sampler.status.conditions,
+                      {.type = "Protected",
+                       .status = "True",
+                       .reason = "Refused",
+                       .message = "",
+                       .observed_generation = 0,
+                       .last_transition_time = 0},
+                      now);
     samplers[name] = sampler;
     api::NodeSamplerReport report;
     report.metadata.name = name;
@@ -55,7 +70,8 @@ class Cluster : public ApiServer {
     samplers.erase(name);
     reports.erase(name);
   }
-  Pod& AddPod(const std::string& name, const std::string& node, std::map<std::string, std::string> labels, const std::string& ns = "shop") {
+  Pod& AddPod(const std::string& name, const std::string& node,
+              std::map<std::string, std::string> labels, const std::string& ns = "shop") {
     Pod pod;
     pod.namespace_name = ns;
     pod.name = name;
@@ -64,14 +80,21 @@ class Cluster : public ApiServer {
     pod.labels = std::move(labels);
     pod.creation_time = now;
     pod.resource_version = ++version_;
-    pod.containers = {{"app", "registry/app:v1", !node.empty(), !node.empty()}, {"proxy", "registry/proxy:v7", !node.empty(), !node.empty()}};
+    pod.containers = {{"app", "registry/app:v1", !node.empty(), !node.empty()},
+                      {"proxy", "registry/proxy:v7", !node.empty(), !node.empty()}};
     return pods[pod.uid] = pod;
   }
   void Touch(Pod& pod) { pod.resource_version = ++version_; }
-  void Apply(const std::string& name, api::ProfilingSessionSpec spec, const std::string& ns = "shop") {
+  void Apply(const std::string& name, api::ProfilingSessionSpec spec,
+             const std::string& ns = "shop") {
     api::ProfilingSession session;
-    session.metadata = {.namespace_name = ns, .name = name, .uid = "uid-" + name + std::to_string(++version_), .resource_version = NextVersion(), .generation = 1,
-                        .creation_time = now, .deletion_time = 0};
+    session.metadata = {.namespace_name = ns,
+                        .name = name,
+                        .uid = "uid-" + name + std::to_string(++version_),
+                        .resource_version = NextVersion(),
+                        .generation = 1,
+                        .creation_time = now,
+                        .deletion_time = 0};
     session.spec = std::move(spec);
     sessions[ns + "/" + name] = session;
   }
@@ -82,7 +105,8 @@ class Cluster : public ApiServer {
     session.metadata.resource_version = NextVersion();
   }
 
-  // ---- Time -----------------------------------------------------------------------------------------------------------------
+  // ---- Time
+  // -----------------------------------------------------------------------------------------------------------------
 
   void Run(int64_t duration) {
     for (int64_t end = now + duration; now < end;) {
@@ -116,13 +140,16 @@ class Cluster : public ApiServer {
     return condition == nullptr ? "" : condition->message;
   }
 
-  // ---- ApiServer ------------------------------------------------------------------------------------------------------------
+  // ---- ApiServer
+  // ------------------------------------------------------------------------------------------------------------
 
-  Result<api::ProfilingSession> WriteStatus(const api::ProfilingSession& before, const api::ProfilingSessionStatus& status) override {
+  Result<api::ProfilingSession> WriteStatus(const api::ProfilingSession& before,
+                                            const api::ProfilingSessionStatus& status) override {
     if (!Alive()) return Dead();
     auto it = sessions.find(SessionKey(before.metadata));
     if (it == sessions.end()) return Error{ErrorCode::kNotFound, "no session"};
-    if (it->second.metadata.resource_version != before.metadata.resource_version) return Error{ErrorCode::kConflict, "rv"};
+    if (it->second.metadata.resource_version != before.metadata.resource_version)
+      return Error{ErrorCode::kConflict, "rv"};
     nlohmann::json patch = api::SessionStatusPatch(before.metadata, before.status, status);
     if (patch.empty()) return it->second;
     nlohmann::json object = api::ToJson(it->second);
@@ -135,11 +162,13 @@ class Cluster : public ApiServer {
     if (!Wrote("status " + SessionKey(before.metadata))) return Dead();
     return it->second;
   }
-  Result<api::NodeSampler> WriteSpec(const api::NodeSampler& before, const api::NodeSamplerSpec& spec) override {
+  Result<api::NodeSampler> WriteSpec(const api::NodeSampler& before,
+                                     const api::NodeSamplerSpec& spec) override {
     if (!Alive()) return Dead();
     auto it = samplers.find(before.metadata.name);
     if (it == samplers.end()) return Error{ErrorCode::kNotFound, "no sampler"};
-    if (it->second.metadata.resource_version != before.metadata.resource_version) return Error{ErrorCode::kConflict, "rv"};
+    if (it->second.metadata.resource_version != before.metadata.resource_version)
+      return Error{ErrorCode::kConflict, "rv"};
     nlohmann::json object = api::ToJson(it->second);
     object.merge_patch(api::SpecPatch(spec, before.metadata.resource_version));
     auto parsed = api::ParseNodeSampler(object);
@@ -155,12 +184,15 @@ class Cluster : public ApiServer {
     if (!Alive()) return Dead();
     auto it = sessions.find(SessionKey(session));
     if (it == sessions.end()) return Error{ErrorCode::kNotFound, "no session"};
-    if (it->second.metadata.uid != session.uid || it->second.metadata.resource_version != session.resource_version) return Error{ErrorCode::kConflict, "precondition"};
+    if (it->second.metadata.uid != session.uid ||
+        it->second.metadata.resource_version != session.resource_version)
+      return Error{ErrorCode::kConflict, "precondition"};
     sessions.erase(it);
     if (!Wrote("delete " + SessionKey(session))) return Dead();
     return OkStatus();
   }
-  Result<api::ProfilingSession> ReadSession(const std::string& ns, const std::string& name) override {
+  Result<api::ProfilingSession> ReadSession(const std::string& ns,
+                                            const std::string& name) override {
     if (!Alive()) return Dead();
     auto it = sessions.find(ns + "/" + name);
     if (it == sessions.end()) return Error{ErrorCode::kNotFound, "no session"};
@@ -175,7 +207,8 @@ class Cluster : public ApiServer {
   Result<Workload> Look(const Lookup& lookup) override {
     if (!Alive()) return Dead();
     auto it = workloads.find({lookup.namespace_name, lookup.kind, lookup.name, ""});
-    if (it == workloads.end() || (!lookup.uid.empty() && it->second.uid != lookup.uid)) return Workload{};
+    if (it == workloads.end() || (!lookup.uid.empty() && it->second.uid != lookup.uid))
+      return Workload{};
     return it->second;
   }
   Result<std::vector<Pod>> ListPods(const std::string& ns) override {
@@ -184,8 +217,12 @@ class Cluster : public ApiServer {
   }
   void WatchPods(const std::string& ns) override { watched[ns] = false; }
   void UnwatchPods(const std::string& ns) override { watched.erase(ns); }
-  void Emit(const api::ObjectMeta& session, const EventNote& event) override { events.push_back(session.name + " " + event.reason); }
-  void Keep(const api::ProfilingSession& session, const api::ProfilingSessionStatus&) override { records.insert(session.metadata.uid); }
+  void Emit(const api::ObjectMeta& session, const EventNote& event) override {
+    events.push_back(session.name + " " + event.reason);
+  }
+  void Keep(const api::ProfilingSession& session, const api::ProfilingSessionStatus&) override {
+    records.insert(session.metadata.uid);
+  }
 
   int64_t now = kEpoch;
   std::map<std::string, api::ProfilingSession> sessions;
@@ -260,22 +297,29 @@ class Cluster : public ApiServer {
   void Deliver() {
     for (const auto& [key, s] : seen_sessions_) {
       auto it = sessions.find(key);
-      if (it == sessions.end() || it->second.metadata.uid != s.metadata.uid) loop->OnSessionGone(s.metadata, now);
+      if (it == sessions.end() || it->second.metadata.uid != s.metadata.uid)
+        loop->OnSessionGone(s.metadata, now);
     }
     for (const auto& [key, s] : sessions) {
       auto it = seen_sessions_.find(key);
-      if (it == seen_sessions_.end() || it->second.metadata.resource_version != s.metadata.resource_version) loop->OnSession(s);
+      if (it == seen_sessions_.end() ||
+          it->second.metadata.resource_version != s.metadata.resource_version)
+        loop->OnSession(s);
     }
     for (const auto& [node, s] : seen_samplers_) {
       if (!samplers.contains(node)) loop->OnSamplerGone(node);
     }
     for (const auto& [node, s] : samplers) {
       auto it = seen_samplers_.find(node);
-      if (it == seen_samplers_.end() || it->second.metadata.resource_version != s.metadata.resource_version) loop->OnSampler(s, now);
+      if (it == seen_samplers_.end() ||
+          it->second.metadata.resource_version != s.metadata.resource_version)
+        loop->OnSampler(s, now);
     }
     for (const auto& [node, r] : reports) {
       auto it = seen_reports_.find(node);
-      if (it == seen_reports_.end() || it->second.metadata.resource_version != r.metadata.resource_version) loop->OnReport(r);
+      if (it == seen_reports_.end() ||
+          it->second.metadata.resource_version != r.metadata.resource_version)
+        loop->OnReport(r);
     }
     for (auto& [ns, listed] : watched) {
       if (!listed) {
@@ -288,7 +332,8 @@ class Cluster : public ApiServer {
       }
       for (const auto& [uid, pod] : pods) {
         auto it = seen_pods_.find(uid);
-        if (pod.namespace_name == ns && (it == seen_pods_.end() || it->second.resource_version != pod.resource_version)) {
+        if (pod.namespace_name == ns &&
+            (it == seen_pods_.end() || it->second.resource_version != pod.resource_version)) {
           loop->OnPod(ns, pod, it == seen_pods_.end());
         }
       }
@@ -302,11 +347,14 @@ class Cluster : public ApiServer {
     api::NodeSamplerReport& report = reports.at(node);
     api::NodeSamplerReportStatus after = report.status;
     std::erase_if(after.jobs, [&](const auto& entry) {
-      return std::none_of(spec.jobs.begin(), spec.jobs.end(), [&](const api::Job& job) { return job.id == entry.first; });
+      return std::none_of(spec.jobs.begin(), spec.jobs.end(),
+                          [&](const api::Job& job) { return job.id == entry.first; });
     });
     for (const api::Job& job : spec.jobs) {
       api::JobReport& r = after.jobs[job.id];
-      auto running = [&](const std::string& uid) { return pods.contains(uid) && pods.at(uid).containers[0].running; };
+      auto running = [&](const std::string& uid) {
+        return pods.contains(uid) && pods.at(uid).containers[0].running;
+      };
       if (job.start_time == 0) {
         r.state = api::JobState::kWaiting;
         for (const std::string& uid : job.pod_uids) {
@@ -315,7 +363,8 @@ class Cluster : public ApiServer {
         continue;
       }
       bool over = job.stop || now >= job.end_time;
-      if (r.state == api::JobState::kAccepted || r.state == api::JobState::kWaiting) r.state = api::JobState::kSampling;
+      if (r.state == api::JobState::kAccepted || r.state == api::JobState::kWaiting)
+        r.state = api::JobState::kSampling;
       if (r.state == api::JobState::kSampling) {
         r.start_time = job.start_time;
         r.cpu = {};
@@ -327,7 +376,8 @@ class Cluster : public ApiServer {
           r.cpu.used_ns += ns;
           r.cpu.sampled_ns += ns;
           r.samples.collected += ns / 10'000'000;
-          r.containers.push_back({uid, pods.at(uid).name, "app", "Cpp", "Sampled", "", "", ns, ns / 10'000'000});
+          r.containers.push_back(
+              {uid, pods.at(uid).name, "app", "Cpp", "Sampled", "", "", ns, ns / 10'000'000});
         }
         r.sums = {{"cpu", r.cpu.used_ns}};
         r.top = {{"cpu", "Work" + node, "work.cc:1", "Cpp", r.cpu.used_ns, r.cpu.used_ns / 2}};

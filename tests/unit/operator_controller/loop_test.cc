@@ -29,7 +29,8 @@ TEST(Loop, WritesFewTimes) {
   for (int i = 0; i < 20; ++i) cluster.AddPod("web-" + std::to_string(i), "n1", {{"app", "web"}});
   cluster.Apply("one", Selecting({{"app", "web"}}, 30));
   cluster.Run(40 * kSecond);
-  EXPECT_EQ(std::count(cluster.log.begin(), cluster.log.end(), "spec n1"), 2) << "the job comes and goes";
+  EXPECT_EQ(std::count(cluster.log.begin(), cluster.log.end(), "spec n1"), 2)
+      << "the job comes and goes";
   EXPECT_LE(std::count(cluster.log.begin(), cluster.log.end(), "status shop/one"), 6);
 }
 
@@ -42,7 +43,8 @@ TEST(Loop, EventsTellOfTransitionsOnce) {
   cluster.Run(6 * kSecond);
   std::vector<std::string> events = cluster.events;
   std::sort(events.begin(), events.end());
-  EXPECT_THAT(events, ElementsAre("one Accepted", "one Completed", "one Started", "two NoMatchingPods"));
+  EXPECT_THAT(events,
+              ElementsAre("one Accepted", "one Completed", "one Started", "two NoMatchingPods"));
   EXPECT_EQ(cluster.records.size(), 2u) << "the store has the record of both";
 }
 
@@ -53,7 +55,8 @@ TEST(Loop, SecondSessionOfANamespaceFindsPodsThatTheFirstDidNotSelect) {
   cluster.AddPod("db", "n1", {{"app", "db"}});
   cluster.Apply("one", Selecting({{"app", "web"}}, 5));
   cluster.Run(1 * kSecond);
-  EXPECT_EQ(cluster.loop->world().namespaces.at("shop").pods.size(), 1u) << "pods that nobody selects are not kept";
+  EXPECT_EQ(cluster.loop->world().namespaces.at("shop").pods.size(), 1u)
+      << "pods that nobody selects are not kept";
   EXPECT_EQ(cluster.loop->world().namespaces.at("shop").total, 2);
   cluster.Apply("two", Selecting({{"app", "db"}}, 5));
   cluster.Run(8 * kSecond);
@@ -102,8 +105,12 @@ TEST(Loop, AConflictIsReadAndDecidedAgain) {
   cluster.on_step = [&] {
     // Somebody else writes labels of all objects all the time.
     if (++bumps % 3 != 0) return;
-    for (auto& [node, sampler] : cluster.samplers) sampler.metadata.resource_version = std::to_string(std::stoull(sampler.metadata.resource_version) + 100000);
-    for (auto& [key, session] : cluster.sessions) session.metadata.resource_version = std::to_string(std::stoull(session.metadata.resource_version) + 100000);
+    for (auto& [node, sampler] : cluster.samplers)
+      sampler.metadata.resource_version =
+          std::to_string(std::stoull(sampler.metadata.resource_version) + 100000);
+    for (auto& [key, session] : cluster.sessions)
+      session.metadata.resource_version =
+          std::to_string(std::stoull(session.metadata.resource_version) + 100000);
   };
   cluster.Apply("one", Selecting({{"app", "web"}}, 3));
   cluster.Run(8 * kSecond);
@@ -122,7 +129,8 @@ TEST(Loop, FinishedSessionsAcknowledgeLaterGenerations) {
   const api::ProfilingSession& session = cluster.Session("shop/one");
   EXPECT_EQ(session.metadata.generation, 2);
   EXPECT_EQ(session.status.observed_generation, 2);
-  for (const api::Condition& condition : session.status.conditions) EXPECT_EQ(condition.observed_generation, 2) << condition.type;
+  for (const api::Condition& condition : session.status.conditions)
+    EXPECT_EQ(condition.observed_generation, 2) << condition.type;
   EXPECT_EQ(cluster.Reason("shop/one", "Complete"), "True/Completed") << "it had ended before";
 }
 
@@ -138,12 +146,16 @@ TEST(Loop, LatePodsGetTheRestAndLostOnesStay) {
   };
   cluster.Run(6 * kSecond);
   ASSERT_EQ(cluster.samplers["n2"].spec.jobs.size(), 1u);
-  EXPECT_EQ(cluster.samplers["n2"].spec.jobs[0].end_time, cluster.samplers["n1"].spec.jobs[0].end_time) << "one window for all";
+  EXPECT_EQ(cluster.samplers["n2"].spec.jobs[0].end_time,
+            cluster.samplers["n1"].spec.jobs[0].end_time)
+      << "one window for all";
   cluster.Run(2 * kSecond);
-  EXPECT_EQ(cluster.samplers["n1"].spec.jobs.size(), 1u) << "what was sampled of a pod that is gone is still to be delivered";
+  EXPECT_EQ(cluster.samplers["n1"].spec.jobs.size(), 1u)
+      << "what was sampled of a pod that is gone is still to be delivered";
   cluster.Run(6 * kSecond);
   EXPECT_EQ(cluster.Session("shop/one").status.targets.selected, 2);
-  EXPECT_THAT(cluster.Session("shop/one").status.target_details[1].message, HasSubstr("into the window"));
+  EXPECT_THAT(cluster.Session("shop/one").status.target_details[1].message,
+              HasSubstr("into the window"));
 }
 
 }  // namespace

@@ -14,7 +14,8 @@
 namespace borescope::op {
 namespace {
 
-Assignment Make(const std::string& session, const std::vector<std::string>& uids, size_t image_bytes = 10) {
+Assignment Make(const std::string& session, const std::vector<std::string>& uids,
+                size_t image_bytes = 10) {
   Assignment assignment;
   assignment.job.id = "ns/" + session + "/uid-" + session;
   assignment.job.session = {"ns", session, "uid-" + session};
@@ -54,11 +55,13 @@ TEST(ComposeNodeSpec, AnyOrderGivesTheSameAndAPodStandsOnce) {
   EXPECT_TRUE(first.refused.empty());
   EXPECT_EQ(first.spec.jobs.size(), all.size());
   std::set<std::string> seen;
-  for (const api::NodePod& pod : first.spec.pods) EXPECT_TRUE(seen.insert(pod.uid).second) << pod.uid;
+  for (const api::NodePod& pod : first.spec.pods)
+    EXPECT_TRUE(seen.insert(pod.uid).second) << pod.uid;
   for (int round = 0; round < 20; ++round) {
     std::shuffle(all.begin(), all.end(), random);
     EXPECT_EQ(ComposeNodeSpec(Pointers(all), {}).spec, first.spec);
-    EXPECT_EQ(ComposeNodeSpec(Pointers(all), first.spec).spec, first.spec) << "what stands is what is wanted: nothing to write";
+    EXPECT_EQ(ComposeNodeSpec(Pointers(all), first.spec).spec, first.spec)
+        << "what stands is what is wanted: nothing to write";
   }
 }
 
@@ -68,9 +71,11 @@ TEST(ComposeNodeSpec, ThePodLabelsOfAllJobsAndTheFirstIdentity) {
   b.pods[0].pod_labels = {{"team", "x"}};
   NodePlan plan = ComposeNodeSpec({&a, &b}, {});
   ASSERT_EQ(plan.spec.pods.size(), 1u);
-  EXPECT_EQ(plan.spec.pods[0].pod_labels, (std::map<std::string, std::string>{{"tier", "web"}, {"team", "x"}}));
+  EXPECT_EQ(plan.spec.pods[0].pod_labels,
+            (std::map<std::string, std::string>{{"tier", "web"}, {"team", "x"}}));
   a.pods[0].labels["service_name"] = "renamed";
-  EXPECT_EQ(ComposeNodeSpec({&a, &b}, plan.spec).spec.pods[0].labels.at("service_name"), "shop") << "a series is not renamed in its middle";
+  EXPECT_EQ(ComposeNodeSpec({&a, &b}, plan.spec).spec.pods[0].labels.at("service_name"), "shop")
+      << "a series is not renamed in its middle";
   EXPECT_TRUE(ComposeNodeSpec({}, plan.spec).spec.pods.empty());
 }
 
@@ -83,7 +88,8 @@ TEST(ComposeNodeSpec, StaysWithinItsBoundsAndNeverPushesOutWhatStands) {
   }
   NodePlan plan = ComposeNodeSpec(Pointers(all), {});
   EXPECT_LE(api::ToJson(plan.spec).dump().size(), api::kMaxNodeSamplerSpecBytes);
-  EXPECT_GT(api::ToJson(plan.spec).dump().size(), api::kMaxNodeSamplerSpecBytes * 8 / 10) << "and uses them";
+  EXPECT_GT(api::ToJson(plan.spec).dump().size(), api::kMaxNodeSamplerSpecBytes * 8 / 10)
+      << "and uses them";
   EXPECT_EQ(plan.refused.size() + plan.spec.jobs.size(), all.size());
 
   // One more, first by its id, and a job that grows by a pod too many.
@@ -104,7 +110,8 @@ TEST(ComposeNodeSpec, StaysWithinItsBoundsAndNeverPushesOutWhatStands) {
 
 TEST(ComposeNodeSpec, AtMostSoManyJobs) {
   std::vector<Assignment> all;
-  for (size_t i = 0; i < api::kMaxJobsPerNode + 3; ++i) all.push_back(Make("s" + std::to_string(i), {"p"}));
+  for (size_t i = 0; i < api::kMaxJobsPerNode + 3; ++i)
+    all.push_back(Make("s" + std::to_string(i), {"p"}));
   NodePlan plan = ComposeNodeSpec(Pointers(all), {});
   EXPECT_EQ(plan.spec.jobs.size(), api::kMaxJobsPerNode);
   EXPECT_EQ(plan.refused.size(), 3u);

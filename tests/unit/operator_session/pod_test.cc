@@ -24,7 +24,9 @@ constexpr const char* kPod = R"({
 
 Pod Parse(const std::string& text) {
   kube::Projection projection(PodPaths());
-  for (const char* path : {"metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion"}) projection.Add(path);
+  for (const char* path :
+       {"metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion"})
+    projection.Add(path);
   auto json = projection.Parse(text);
   EXPECT_TRUE(json.ok());
   EXPECT_EQ(json->dump().find("managedFields"), std::string::npos);
@@ -52,8 +54,10 @@ TEST(Pod, IsReadFromWhatTheProjectionKeeps) {
 }
 
 TEST(Pod, OddShapesAreNoCrash) {
-  for (const char* text : {R"({"metadata":{"name":"a","uid":"b","labels":[1],"ownerReferences":{"x":1},"annotations":3},"spec":[],"status":"x"})",
-                           R"({"metadata":{"name":"a","uid":"b"},"spec":{"containers":[1,{"name":2},null]},"status":{"containerStatuses":[7,{"name":"q"}]}})"}) {
+  for (
+      const char* text :
+      {R"({"metadata":{"name":"a","uid":"b","labels":[1],"ownerReferences":{"x":1},"annotations":3},"spec":[],"status":"x"})",
+       R"({"metadata":{"name":"a","uid":"b"},"spec":{"containers":[1,{"name":2},null]},"status":{"containerStatuses":[7,{"name":"q"}]}})"}) {
     EXPECT_TRUE(ParsePod(nlohmann::json::parse(text)).ok()) << text;
   }
   EXPECT_FALSE(ParsePod(nlohmann::json::parse("[]")).ok());
@@ -72,10 +76,16 @@ TEST(Pod, IdentityLabels) {
   Pod pod = Parse(kPod);
   api::NodePod out = MakeNodePod(pod, {"Deployment", "checkout", "d"}, "prod", {"tier", "absent"});
   EXPECT_EQ(out.cgroup_uid, "hash");
-  EXPECT_EQ(out.labels, (std::map<std::string, std::string>{{"service_name", "second"}, {"namespace", "shop"}, {"pod", "checkout-7d9f-x2"}, {"node", "n1"},
-                                                            {"cluster", "prod"}, {"workload", "checkout"}, {"workload_kind", "Deployment"}}));
+  EXPECT_EQ(out.labels, (std::map<std::string, std::string>{{"service_name", "second"},
+                                                            {"namespace", "shop"},
+                                                            {"pod", "checkout-7d9f-x2"},
+                                                            {"node", "n1"},
+                                                            {"cluster", "prod"},
+                                                            {"workload", "checkout"},
+                                                            {"workload_kind", "Deployment"}}));
   EXPECT_EQ(out.pod_labels, (std::map<std::string, std::string>{{"tier", "web"}}));
-  EXPECT_EQ(out.containers[1], (api::PodContainer{"app", "host:5000/shop/app:v1.2@sha256:0123456789abcdef", "v1.2"}));
+  EXPECT_EQ(out.containers[1],
+            (api::PodContainer{"app", "host:5000/shop/app:v1.2@sha256:0123456789abcdef", "v1.2"}));
   EXPECT_EQ(out.containers[2].version, "0123456789ab");
 
   pod.service_name.clear();
@@ -88,7 +98,8 @@ TEST(Pod, IdentityLabels) {
   EXPECT_FALSE(out.labels.contains("cluster"));
   EXPECT_EQ(out.cgroup_uid, "");
   pod.labels["app.kubernetes.io/instance"] = "checkout-eu";
-  EXPECT_EQ(MakeNodePod(pod, {"Deployment", "d", "d"}, "", {}).labels.at("service_name"), "checkout-eu");
+  EXPECT_EQ(MakeNodePod(pod, {"Deployment", "d", "d"}, "", {}).labels.at("service_name"),
+            "checkout-eu");
   pod.labels.clear();
   EXPECT_EQ(MakeNodePod(pod, {"Deployment", "d", "d"}, "", {}).labels.at("service_name"), "d");
 }

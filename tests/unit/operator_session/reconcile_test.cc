@@ -21,7 +21,13 @@ struct Fixture {
   int64_t now = kNow;
 
   Fixture() {
-    session.metadata = {.namespace_name = "shop", .name = "s", .uid = "su", .resource_version = "1", .generation = 1, .creation_time = kNow, .deletion_time = 0};
+    session.metadata = {.namespace_name = "shop",
+                        .name = "s",
+                        .uid = "su",
+                        .resource_version = "1",
+                        .generation = 1,
+                        .creation_time = kNow,
+                        .deletion_time = 0};
     session.spec.target.pod_selector = api::LabelSelector{{{"app", "web"}}, {}};
     world.namespaces["shop"].listed_for = {"su"};
     world.namespaces["shop"].total = 7;
@@ -41,7 +47,9 @@ struct Fixture {
     sampler.metadata.name = node;
     sampler.status.kinds = {"cpu"};
     sampler.status.sink_names = {"default", "team"};
-    if (!guarded.empty()) sampler.status.conditions = {{"Protected", guarded, "AdmissionPolicyMissing", "a dry run was let through", 0, 0}};
+    if (!guarded.empty())
+      sampler.status.conditions = {
+          {"Protected", guarded, "AdmissionPolicyMissing", "a dry run was let through", 0, 0}};
     world.SetSampler(sampler);
   }
   SessionPlan Plan() { return PlanSession(world, session, now); }
@@ -60,7 +68,9 @@ struct Fixture {
   void Settle() {
     for (int i = 0; i < 3; ++i) Step();
   }
-  api::JobReport& Report(const std::string& node) { return world.reports[node].status.jobs[JobIdOf(session)]; }
+  api::JobReport& Report(const std::string& node) {
+    return world.reports[node].status.jobs[JobIdOf(session)];
+  }
   std::string Reason(std::string_view type) const {
     const api::Condition* c = api::FindCondition(session.status.conditions, type);
     return c == nullptr ? "none" : c->status + "/" + c->reason;
@@ -80,13 +90,16 @@ struct Fixture {
   }
 };
 
-// ---- Refusals: field, value found, next step -----------------------------------------------------------------------------------
+// ---- Refusals: field, value found, next step
+// -----------------------------------------------------------------------------------
 
 TEST(Refusal, NothingMatched) {
   Fixture f;
   f.Step();
   f.ExpectRefused("NoMatchingPods");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.target.podSelector`"), HasSubstr("'app=web'"), HasSubstr("7 pods"), HasSubstr("'shop'"), HasSubstr("kubectl get pods")));
+  EXPECT_THAT(f.Message("Accepted"),
+              AllOf(HasSubstr("`spec.target.podSelector`"), HasSubstr("'app=web'"),
+                    HasSubstr("7 pods"), HasSubstr("'shop'"), HasSubstr("kubectl get pods")));
 }
 
 TEST(Refusal, MatchedPodsHaveEnded) {
@@ -104,17 +117,21 @@ TEST(Refusal, NoSuchWorkload) {
   f.world.workloads[{"shop", "Deployment", "web", ""}] = {};
   f.Step();
   f.ExpectRefused("NoMatchingPods");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.target.workloadRef`"), HasSubstr("no Deployment 'web'"), HasSubstr("kubectl get")));
+  EXPECT_THAT(f.Message("Accepted"),
+              AllOf(HasSubstr("`spec.target.workloadRef`"), HasSubstr("no Deployment 'web'"),
+                    HasSubstr("kubectl get")));
 }
 
-TEST(Refusal, ContainerNotFound) {
+TEST(Refusal, UnknownContainer) {
   Fixture f;
   f.AddPod("a", "n1");
   f.AddSampler("n1");
   f.session.spec.target.container_names = {"app", "sidecar"};
   f.Step();
-  f.ExpectRefused("ContainerNotFound");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.target.containerNames[1]` is 'sidecar'"), HasSubstr("'app', 'proxy'"), HasSubstr("use one of those")));
+  f.ExpectRefused("UnknownContainer");
+  EXPECT_THAT(f.Message("Accepted"),
+              AllOf(HasSubstr("`spec.target.containerNames[1]` is 'sidecar'"),
+                    HasSubstr("'app', 'proxy'"), HasSubstr("use one of those")));
 }
 
 TEST(Refusal, NoSamplerOnNode) {
@@ -123,7 +140,9 @@ TEST(Refusal, NoSamplerOnNode) {
   f.AddSampler("n2");
   f.Step();
   f.ExpectRefused("NoSamplerOnNode");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("pod 'a'"), HasSubstr("'n1'"), HasSubstr("'n2'"), HasSubstr("kubectl get nodesamplers")));
+  EXPECT_THAT(f.Message("Accepted"),
+              AllOf(HasSubstr("pod 'a'"), HasSubstr("'n1'"), HasSubstr("'n2'"),
+                    HasSubstr("kubectl get nodesamplers")));
 }
 
 TEST(Refusal, SamplerNotProtected) {
@@ -132,7 +151,9 @@ TEST(Refusal, SamplerNotProtected) {
   f.AddSampler("n1", "False");
   f.Step();
   f.ExpectRefused("SamplerNotProtected");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("'n1'"), HasSubstr("a dry run was let through"), HasSubstr("ValidatingAdmissionPolicy")));
+  EXPECT_THAT(f.Message("Accepted"),
+              AllOf(HasSubstr("'n1'"), HasSubstr("a dry run was let through"),
+                    HasSubstr("ValidatingAdmissionPolicy")));
 }
 
 TEST(Refusal, AStartingSamplerIsGivenTime) {
@@ -162,15 +183,23 @@ TEST(Refusal, UnknownSink) {
   f.session.spec.sink_names = {"default", "prod"};
   f.Step();
   f.ExpectRefused("UnknownSink");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.sinkNames[1]` is 'prod'"), HasSubstr("'default', 'team'"), HasSubstr("use one of those")));
+  EXPECT_THAT(f.Message("Accepted"),
+              AllOf(HasSubstr("`spec.sinkNames[1]` is 'prod'"), HasSubstr("'default', 'team'"),
+                    HasSubstr("use one of those")));
 }
 
 TEST(Refusal, KindNotSupported) {
   Fixture f;
-  f.session.spec.profiles = {{}, {.name = "w", .kind = api::ProfileKind::kWall, .frequency_hertz = 49, .event = "", .sample_period = 0}};
+  f.session.spec.profiles = {{},
+                             {.name = "w",
+                              .kind = api::ProfileKind::kWall,
+                              .frequency_hertz = 49,
+                              .event = "",
+                              .sample_period = 0}};
   f.Step();
   f.ExpectRefused("KindNotSupported");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.profiles[1]`"), HasSubstr("'wall'"), HasSubstr("takes 'cpu'")));
+  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("`spec.profiles[1]`"), HasSubstr("'wall'"),
+                                           HasSubstr("takes 'cpu'")));
 }
 
 TEST(Refusal, PodsThatCannotBeRead) {
@@ -197,7 +226,8 @@ TEST(Refusal, SamplerNotResponding) {
   f.Step();
   EXPECT_EQ(f.Reason("Accepted"), "False/SamplerNotResponding");
   EXPECT_EQ(f.Reason("Finished"), "True/SamplerNotResponding");
-  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("'n1'"), HasSubstr("3 s"), HasSubstr("kubectl describe nodesampler n1")));
+  EXPECT_THAT(f.Message("Accepted"), AllOf(HasSubstr("'n1'"), HasSubstr("3 s"),
+                                           HasSubstr("kubectl describe nodesampler n1")));
   EXPECT_EQ(f.session.status.targets.failed, 1);
 }
 
@@ -219,14 +249,16 @@ TEST(Refusal, OneSilentSamplerOfTwoIsNoRefusal) {
   EXPECT_EQ(f.session.status.targets.sampling, 2);
 }
 
-// ---- The course of a session ---------------------------------------------------------------------------------------------------
+// ---- The course of a session
+// ---------------------------------------------------------------------------------------------------
 
 TEST(Session, WindowIsFixedAtAcceptanceAndJobsFollowTheWrittenStatus) {
   Fixture f;
   f.AddPod("a", "n1");
   f.AddSampler("n1");
   SessionPlan plan = f.Step();
-  EXPECT_TRUE(plan.assignments.empty()) << "nothing is given out before the window stands in the status";
+  EXPECT_TRUE(plan.assignments.empty())
+      << "nothing is given out before the window stands in the status";
   EXPECT_EQ(f.session.status.start_time, kNow / 1'000'000 * 1'000'000);
   EXPECT_EQ(f.session.status.end_time, f.session.status.start_time + 60 * kSecond);
   f.now += kSecond;
@@ -249,7 +281,9 @@ TEST(Session, SaysWhichPodsAndWhy) {
   f.Settle();
   EXPECT_EQ(f.session.status.targets.matched, 6);
   EXPECT_EQ(f.session.status.targets.selected, 2);
-  EXPECT_THAT(f.Message("TargetsResolved"), AllOf(HasSubstr("6 pods"), HasSubstr("2 pods on 2 nodes"), HasSubstr("`maxPods` 2"), HasSubstr("web-")));
+  EXPECT_THAT(f.Message("TargetsResolved"),
+              AllOf(HasSubstr("6 pods"), HasSubstr("2 pods on 2 nodes"), HasSubstr("`maxPods` 2"),
+                    HasSubstr("web-")));
 }
 
 TEST(Session, PodsOnANodeWithoutSamplerFailTheOthersGoOn) {
@@ -318,7 +352,8 @@ TEST(Session, NeverCompleteBeforeEverythingIsStored) {
   EXPECT_EQ(f.Reason("Failed"), "True/PublishFailed");
   EXPECT_EQ(f.Reason("Published"), "False/PublishFailed");
   EXPECT_EQ(f.Reason("Complete"), "False/Failed");
-  EXPECT_THAT(f.Message("Failed"), AllOf(HasSubstr("100 s"), HasSubstr("1 window"), HasSubstr("connection refused")));
+  EXPECT_THAT(f.Message("Failed"),
+              AllOf(HasSubstr("100 s"), HasSubstr("1 window"), HasSubstr("connection refused")));
   EXPECT_EQ(f.session.status.results[0].state, "Failed");
 }
 
@@ -435,7 +470,8 @@ TEST(Session, WaitedInVain) {
   f.now += 200'000'000;
   f.Step();
   EXPECT_EQ(f.Reason("Failed"), "True/NoMatchingPods");
-  EXPECT_THAT(f.Message("Failed"), AllOf(HasSubstr("`spec.target.waitSeconds` (5 s)"), HasSubstr("kubectl get pods")));
+  EXPECT_THAT(f.Message("Failed"),
+              AllOf(HasSubstr("`spec.target.waitSeconds` (5 s)"), HasSubstr("kubectl get pods")));
 }
 
 TEST(Session, ANodeCannotMoveTheWindowIntoPastOrFuture) {
@@ -475,7 +511,8 @@ TEST(Session, ATopDetailListIsBoundedAndFailuresComeFirst) {
   f.AddSampler("n1");
   f.Settle();
   EXPECT_EQ(f.session.status.target_details.size(), api::kMaxTargetDetails);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(f.session.status.target_details[static_cast<size_t>(i)].state, "Failed");
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(f.session.status.target_details[static_cast<size_t>(i)].state, "Failed");
   EXPECT_EQ(f.session.status.targets.failed, 20);
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The nodes report what they rank first; the sum is judged against the whole truth that only the test has.
+// The nodes report what they rank first; the sum is judged against the whole truth that only the
+// test has.
 TEST(SumTop, TruthLiesWithinTheErrorOfEachRow) {
   const char* given = std::getenv("SEED");
   uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
@@ -37,7 +38,8 @@ TEST(SumTop, TruthLiesWithinTheErrorOfEachRow) {
       }
       std::sort(functions.rbegin(), functions.rend());
       for (size_t i = 0; i < api::kMaxTopPerProfile; ++i) {
-        report.top.push_back({"cpu", functions[i].second, "", "Cpp", functions[i].first, functions[i].first});
+        report.top.push_back(
+            {"cpu", functions[i].second, "", "Cpp", functions[i].first, functions[i].first});
       }
       report.sums["cpu"] = node;
       report.samples.collected = node / 10'000'000;
@@ -49,10 +51,14 @@ TEST(SumTop, TruthLiesWithinTheErrorOfEachRow) {
     ASSERT_EQ(top.size(), api::kMaxTopPerProfile);
     for (const api::TopFunction& row : top) {
       double share = 1000.0 * static_cast<double>(truth[row.function]) / static_cast<double>(whole);
-      EXPECT_NEAR(static_cast<double>(row.own_per_mille), share, static_cast<double>(row.error_per_mille) + 0.5) << row.function;
+      EXPECT_NEAR(static_cast<double>(row.own_per_mille), share,
+                  static_cast<double>(row.error_per_mille) + 0.5)
+          << row.function;
       EXPECT_LE(row.own_per_mille, row.total_per_mille);
     }
-    EXPECT_TRUE(std::is_sorted(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.own_per_mille > b.own_per_mille; }));
+    EXPECT_TRUE(std::is_sorted(top.begin(), top.end(), [](const auto& a, const auto& b) {
+      return a.own_per_mille > b.own_per_mille;
+    }));
   }
 }
 
@@ -77,7 +83,8 @@ TEST(SumReports, NodesThatLieDoNotOverflow) {
   report.cpu = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MIN};
   report.samples.collected = INT64_MAX;
   report.lost_ns["x"] = INT64_MAX;
-  report.top = {{"cpu", "f", "", "", INT64_MAX, INT64_MAX}, {"cpu", "g", "", "", INT64_MIN, INT64_MIN}};
+  report.top = {{"cpu", "f", "", "", INT64_MAX, INT64_MAX},
+                {"cpu", "g", "", "", INT64_MIN, INT64_MIN}};
   report.sums["cpu"] = INT64_MAX;
   api::ProfilingSessionStatus status;
   SumReports({&report, &report, &report}, {}, 1, status);
@@ -108,14 +115,23 @@ TEST(MakeResults, TheCommandThatOpensIt) {
   auto rows = MakeResults(session, session.status, {&report}, true, "");
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].state, "Published");
-  EXPECT_EQ(rows[0].query, R"(process_cpu:cpu:nanoseconds:cpu:nanoseconds{namespace="shop",profiling_session="checkout-1"})");
-  EXPECT_EQ(rows[0].url,
-            "go tool pprof -http=: 'http://10.0.0.1:4040/pyroscope/render?query=process_cpu%3Acpu%3Ananoseconds%3Acpu%3Ananoseconds%7Bnamespace%3D%22shop%22"
-            "%2Cprofiling_session%3D%22checkout-1%22%7D&from=1790000000123&until=1790000060124&format=pprof'");
-  EXPECT_THAT(MakeResults(session, session.status, {&report}, true, "https://store.example/")[0].url, HasSubstr("'https://store.example/pyroscope/render"));
+  EXPECT_EQ(
+      rows[0].query,
+      R"(process_cpu:cpu:nanoseconds:cpu:nanoseconds{namespace="shop",profiling_session="checkout-1"})");
+  EXPECT_EQ(
+      rows[0].url,
+      "go tool pprof -http=: "
+      "'http://10.0.0.1:4040/pyroscope/"
+      "render?query=process_cpu%3Acpu%3Ananoseconds%3Acpu%3Ananoseconds%7Bnamespace%3D%22shop%22"
+      "%2Cprofiling_session%3D%22checkout-1%22%7D&from=1790000000123&until=1790000060124&format="
+      "pprof'");
+  EXPECT_THAT(
+      MakeResults(session, session.status, {&report}, true, "https://store.example/")[0].url,
+      HasSubstr("'https://store.example/pyroscope/render"));
 
   report.sinks[0].url = "http://x/'; rm -rf ~; '";
-  EXPECT_EQ(MakeResults(session, session.status, {&report}, true, "")[0].url, "") << "a node's text does not get into a shell";
+  EXPECT_EQ(MakeResults(session, session.status, {&report}, true, "")[0].url, "")
+      << "a node's text does not get into a shell";
   report.sinks[0] = {"default", "Pending", "connection refused", "http://10.0.0.1:4040", 5, 1};
   rows = MakeResults(session, session.status, {&report}, true, "");
   EXPECT_EQ(rows[0].state, "Failed");

@@ -32,7 +32,8 @@ TEST(ChoosePods, SpreadsAndDoesNotDependOnOrder) {
   std::mt19937_64 random(Seed());
   std::vector<Pod> pods;
   for (int i = 0; i < 60; ++i) {
-    pods.push_back(MakePod("p" + std::to_string(random() % 100000) + "-" + std::to_string(i), "n" + std::to_string(i % 4 == 0 ? 1 : i % 3), i % 5 == 0 ? "v2" : "v1"));
+    pods.push_back(MakePod("p" + std::to_string(random() % 100000) + "-" + std::to_string(i),
+                           "n" + std::to_string(i % 4 == 0 ? 1 : i % 3), i % 5 == 0 ? "v2" : "v1"));
   }
   std::vector<const Pod*> candidates;
   for (const Pod& pod : pods) candidates.push_back(&pod);
@@ -50,14 +51,16 @@ TEST(ChoosePods, SpreadsAndDoesNotDependOnOrder) {
     std::shuffle(candidates.begin(), candidates.end(), random);
     EXPECT_EQ(ChoosePods(candidates, {}, 6, "session"), first);
   }
-  EXPECT_NE(ChoosePods(candidates, {}, 6, "another"), first) << "not always the same pods of a big workload";
+  EXPECT_NE(ChoosePods(candidates, {}, 6, "another"), first)
+      << "not always the same pods of a big workload";
   EXPECT_EQ(ChoosePods(candidates, {}, 100, "session").size(), 60u);
   EXPECT_TRUE(ChoosePods(candidates, {}, 0, "session").empty());
 }
 
 TEST(ChoosePods, GoesToNodesThatHaveNone) {
   Pod a = MakePod("a", "n1"), b = MakePod("b", "n1"), c = MakePod("c", "n2");
-  for (const char* session : {"s1", "s2", "s3", "s4"}) EXPECT_EQ(ChoosePods({&b, &c}, {&a}, 1, session)[0], &c);
+  for (const char* session : {"s1", "s2", "s3", "s4"})
+    EXPECT_EQ(ChoosePods({&b, &c}, {&a}, 1, session)[0], &c);
 }
 
 struct Fixture {
@@ -81,8 +84,14 @@ TEST(MatchPods, DeploymentThroughItsReplicaSetsByUid) {
   EXPECT_EQ(match.lookups, std::vector<Lookup>{deployment});
   EXPECT_FALSE(match.list_pods) << "its selector says which pods to keep";
 
-  f.world.workloads[deployment] = {.found = true, .uid = "du", .selector = {{{"app", "web"}}, {}}, .controller = {}, .error = "", .checked_at = 0};
-  Pod old_pod = MakePod("web-old", "n1"), new_pod = MakePod("web-new", "n2"), stranger = MakePod("stranger", "n1");
+  f.world.workloads[deployment] = {.found = true,
+                                   .uid = "du",
+                                   .selector = {{{"app", "web"}}, {}},
+                                   .controller = {},
+                                   .error = "",
+                                   .checked_at = 0};
+  Pod old_pod = MakePod("web-old", "n1"), new_pod = MakePod("web-new", "n2"),
+      stranger = MakePod("stranger", "n1");
   for (Pod* pod : {&old_pod, &new_pod, &stranger}) pod->labels["app"] = "web";
   old_pod.controller = Controller{"ReplicaSet", "web-1", "r1"};
   new_pod.controller = Controller{"ReplicaSet", "web-2", "r2"};
@@ -94,24 +103,42 @@ TEST(MatchPods, DeploymentThroughItsReplicaSetsByUid) {
   EXPECT_FALSE(match.known);
   EXPECT_EQ(match.lookups.size(), 3u);
   auto owned = [](const char* uid, const char* deployment_uid) {
-    return Workload{.found = true, .uid = uid, .selector = {}, .controller = Controller{"Deployment", "web", deployment_uid}, .error = "", .checked_at = 0};
+    return Workload{.found = true,
+                    .uid = uid,
+                    .selector = {},
+                    .controller = Controller{"Deployment", "web", deployment_uid},
+                    .error = "",
+                    .checked_at = 0};
   };
   f.world.workloads[{"shop", "ReplicaSet", "web-1", "r1"}] = owned("r1", "du");
   f.world.workloads[{"shop", "ReplicaSet", "web-2", "r2"}] = owned("r2", "du");
-  f.world.workloads[{"shop", "ReplicaSet", "other-1", "r3"}] = owned("r3", "another Deployment that was named web");
+  f.world.workloads[{"shop", "ReplicaSet", "other-1", "r3"}] =
+      owned("r3", "another Deployment that was named web");
   match = MatchPods(f.world, f.session, 0);
   EXPECT_TRUE(match.known);
   ASSERT_EQ(match.pods.size(), 2u);
   EXPECT_EQ(match.pods[0]->name, "web-new");
-  EXPECT_EQ(TopController(f.world, *match.pods[0], nullptr), (Controller{"Deployment", "web", "du"}));
+  EXPECT_EQ(TopController(f.world, *match.pods[0], nullptr),
+            (Controller{"Deployment", "web", "du"}));
 }
 
 TEST(MatchPods, OtherKindsByTheirOwnUid) {
   for (const char* kind : {"StatefulSet", "DaemonSet", "Job", "ReplicaSet"}) {
     Fixture f;
     f.session.spec.target.workload_ref = api::WorkloadRef{kind, "w"};
-    f.world.workloads[{"shop", kind, "w", ""}] = {.found = true, .uid = "wu", .selector = {{{"app", "w"}}, {}}, .controller = {}, .error = "", .checked_at = 0};
-    f.world.workloads[{"shop", kind, "w", "wu"}] = {.found = true, .uid = "wu", .selector = {}, .controller = Controller{"CronJob", "nightly", "cu"}, .error = "", .checked_at = 0};
+    f.world.workloads[{"shop", kind, "w", ""}] = {.found = true,
+                                                  .uid = "wu",
+                                                  .selector = {{{"app", "w"}}, {}},
+                                                  .controller = {},
+                                                  .error = "",
+                                                  .checked_at = 0};
+    f.world.workloads[{"shop", kind, "w", "wu"}] = {
+        .found = true,
+        .uid = "wu",
+        .selector = {},
+        .controller = Controller{"CronJob", "nightly", "cu"},
+        .error = "",
+        .checked_at = 0};
     Pod pod = MakePod("w-0", "n1");
     pod.labels["app"] = "w";
     pod.controller = Controller{kind, "w", "wu"};
@@ -147,7 +174,12 @@ TEST(TopController, OfBarePodsStaticPodsAndCronJobs) {
   std::vector<Lookup> lookups;
   EXPECT_FALSE(TopController(world, pod, &lookups));
   ASSERT_EQ(lookups.size(), 1u);
-  world.workloads[lookups[0]] = {.found = true, .uid = "j", .selector = {}, .controller = Controller{"CronJob", "nightly", "c"}, .error = "", .checked_at = 0};
+  world.workloads[lookups[0]] = {.found = true,
+                                 .uid = "j",
+                                 .selector = {},
+                                 .controller = Controller{"CronJob", "nightly", "c"},
+                                 .error = "",
+                                 .checked_at = 0};
   EXPECT_EQ(TopController(world, pod, nullptr), (Controller{"CronJob", "nightly", "c"}));
   world.workloads[lookups[0]] = {};  // gone, or not readable: what the pod itself says
   EXPECT_EQ(TopController(world, pod, nullptr), (Controller{"Job", "nightly-1", "j"}));
@@ -155,7 +187,8 @@ TEST(TopController, OfBarePodsStaticPodsAndCronJobs) {
 
 TEST(DescribeTarget, ReadsLikeASentence) {
   api::Target target;
-  target.pod_selector = api::LabelSelector{{{"app", "web"}}, {{"tier", "In", {"a", "b"}}, {"canary", "DoesNotExist", {}}}};
+  target.pod_selector = api::LabelSelector{
+      {{"app", "web"}}, {{"tier", "In", {"a", "b"}}, {"canary", "DoesNotExist", {}}}};
   EXPECT_EQ(DescribeTarget(target), "podSelector 'app=web,tier in (a,b),!canary'");
 }
 
