@@ -22,7 +22,8 @@ constexpr size_t kMaxMapsText = 32 << 20;
 
 std::string_view BaseName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-bool IsAnonymous(const engine::Mmap& m) { return m.inode == 0 || m.path == "//anon"; }
+// The kernel tells either the inode or the build id of a mapped file.
+bool IsAnonymous(const engine::Mmap& m) { return (m.inode == 0 && m.build_id.empty()) || m.path == "//anon"; }
 
 // A runtime that a file gives away by its name.
 symbols::Language RuntimeOf(std::string_view path, bool executable) {

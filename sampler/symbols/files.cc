@@ -31,6 +31,13 @@ FileId IdOf(const struct stat& st) {
   return {static_cast<uint32_t>(major(st.st_dev)), static_cast<uint32_t>(minor(st.st_dev)), st.st_ino};
 }
 
+// Stands for the id of a file of which the kernel told the build id only. No device has this number.
+FileId IdOfBuild(std::string_view build_id) {
+  FileId id{.device_major = UINT32_MAX, .device_minor = static_cast<uint32_t>(build_id.size()), .inode = 0};
+  std::memcpy(&id.inode, build_id.data(), std::min(build_id.size(), sizeof(id.inode)));
+  return id;
+}
+
 }  // namespace
 
 Result<UniqueFd> OpenInRoot(const std::string& proc_root, pid_t pid, std::string_view path) {
@@ -55,7 +62,9 @@ size_t FileCache::Hash::operator()(const FileId& id) const {
 FileCache::FileCache(std::string proc_root, size_t max_files, size_t max_table_bytes)
     : proc_root_(std::move(proc_root)), max_files_(max_files), max_table_bytes_(max_table_bytes) {}
 
-std::shared_ptr<MappedFile> FileCache::Get(const FileRequest& request) {
+std::shared_ptr<MappedFile> FileCache::Get(const FileRequest& asked) {
+  FileRequest request = asked;
+  if (request.id == FileId()) request.id = IdOfBuild(request.build_id);
   if (auto it = files_.find(request.id); it != files_.end()) {
     MappedFile& file = *it->second.file;
     bool same = request.build_id.empty() || file.build_id.empty() || file.build_id == request.build_id;
@@ -139,9 +148,7 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
         continue;
       }
       if (fstat(fd->get(), &st) != 0) continue;
-      FileId id = IdOf(st);
-      bool same_device = id.device_major == request.id.device_major && id.device_minor == request.id.device_minor;
-      if (id.inode != request.id.inode || (!same_device && request.build_id.empty())) {
+      if (request.build_id.empty() && IdOf(st) != request.id) {  // with a build id, it tells
         problem = "another file has its name now";
         continue;
       }
