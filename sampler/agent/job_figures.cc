@@ -201,20 +201,25 @@ void JobFigures::CountRestartGap(std::optional<int64_t> cpu_now, bool all_contai
   double until_now_ns = static_cast<double>(std::max<int64_t>(1, now_real_ns - stored_end));
   double in_time = resume_real_ns >= now_real_ns ? 1.0 : std::min(1.0, gap_ns / until_now_ns);
   double stored_ns = static_cast<double>(std::max<int64_t>(1, stored_end - start_real_ns));
+  int64_t pods_before = before_.cpu_at_last_window_ns - before_.cpu_at_arm_ns;
+  bool readable = cpu_now && before_.cpu_at_arm_ns > 0 && *cpu_now >= before_.cpu_at_last_window_ns;
+  double part = 1;
+  if (!all_containers && pods_before > 0) part = std::min(1.0, static_cast<double>(before_.cpu.used_ns) / static_cast<double>(pods_before));
+  int64_t used_before = before_.cpu.used_ns;
+  if (before_.windows.stored == 0) {
+    KeepOnly(0);
+  } else if (before_.windows.pending == 0) {
+    KeepOnly(INT64_MAX);  // all closed windows were stored
+  } else {
+    KeepOnly(static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, pods_before - before_.cpu.lost_ns)) * part));
+  }
   int64_t lost = 0;
-  if (cpu_now && before_.cpu_at_arm_ns > 0 && *cpu_now >= before_.cpu_at_last_window_ns) {
-    int64_t pods_before = before_.cpu_at_last_window_ns - before_.cpu_at_arm_ns;
-    // What had been sampled when the last stored window ended; the rest of the entry's figure died with its memory.
-    int64_t kept = before_.windows.stored > 0 ? std::max<int64_t>(0, pods_before - before_.cpu.lost_ns) : 0;
-    double part = 1;
-    if (!all_containers && pods_before > 0) {
-      part = std::min(1.0, static_cast<double>(before_.cpu.used_ns) / static_cast<double>(pods_before));
-      kept = static_cast<int64_t>(static_cast<double>(kept) * part);
-    }
-    KeepOnly(kept);
+  if (readable) {
     lost = static_cast<int64_t>(static_cast<double>(*cpu_now - before_.cpu_at_last_window_ns) * part * in_time);
   } else if (before_.windows.last_stored_start != 0) {
-    lost = static_cast<int64_t>(static_cast<double>(before_.cpu.used_ns) / stored_ns * gap_ns);
+    lost = static_cast<int64_t>(static_cast<double>(used_before) / stored_ns * gap_ns);
+  } else {
+    lost = used_before;  // what is known of it; nothing of it was stored
   }
   AddLost(LossName(LOSS_SAMPLER_RESTART), lost);
 }
