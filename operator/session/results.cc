@@ -2,11 +2,11 @@
 #include "operator/session/results.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <tuple>
 
-#include "common/http/message.h"
 
 namespace borescope::op {
 namespace {
@@ -103,13 +103,30 @@ bool SafeUrl(std::string_view url) {
   });
 }
 
+// As in a query string: all but RFC 3986 unreserved characters as %XX.
+std::string Encode(std::string_view s) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string out;
+  for (char c : s) {
+    auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) || std::string_view("-_.~").find(c) != std::string_view::npos) {
+      out += c;
+    } else {
+      out += '%';
+      out += kHex[byte >> 4];
+      out += kHex[byte & 15];
+    }
+  }
+  return out;
+}
+
 std::string OpenCommand(std::string_view store, const std::string& query,
                         const api::ProfilingSessionStatus& status) {
   while (store.ends_with('/')) store.remove_suffix(1);
   // Milliseconds, outwards: a window that touches either end belongs to the session.
   int64_t from = status.start_time / 1'000'000, until = (status.end_time + 999'999) / 1'000'000;
   return "go tool pprof -http=: '" + std::string(store) +
-         "/pyroscope/render?query=" + http::PercentEncode(query) + "&from=" + std::to_string(from) +
+         "/pyroscope/render?query=" + Encode(query) + "&from=" + std::to_string(from) +
          "&until=" + std::to_string(until) + "&format=pprof'";
 }
 
