@@ -2,6 +2,7 @@
 #include "common/codec/pprof.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -42,6 +43,19 @@ void WriteValueType(WireWriter& out, uint32_t field, const profile::ValueType& t
   w.Varint(1, strings.Index(type.type));
   w.Varint(2, strings.Index(type.unit));
   out.Entry(field, message);
+}
+
+// Readers take the first mapping for the program itself: executables before libraries, the kernel and the like last.
+std::vector<size_t> MappingOrder(const std::vector<profile::Mapping>& mappings) {
+  auto rank = [&](size_t i) {
+    const std::string& name = mappings[i].filename;
+    if (name.empty() || name[0] == '[') return 2;
+    return name.find(".so", name.rfind('/') + 1) != std::string::npos ? 1 : 0;
+  };
+  std::vector<size_t> order(mappings.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, rank);
+  return order;
 }
 
 bool ValidUtf8(std::string_view s) {
@@ -354,13 +368,16 @@ std::string EncodePprof(const profile::Profile& profile) {
     }
     w.Entry(kSample, message);
   }
-  std::vector<bool> has_inline_frames(profile.mappings().size());
+  std::vector<size_t> order = MappingOrder(profile.mappings());
+  std::vector<uint64_t> mapping_id(order.size());
+  for (size_t i = 0; i < order.size(); ++i) mapping_id[order[i]] = i + 1;
+  std::vector<bool> has_inline_frames(order.size());
   for (size_t i = 0; i < profile.locations().size(); ++i) {
     const profile::Location& location = profile.locations()[i];
     if (location.mapping != kNone && location.lines.size() > 1) has_inline_frames[location.mapping] = true;
     message.clear();
     m.Varint(1, i + 1);
-    if (location.mapping != kNone) m.Varint(2, uint64_t{location.mapping} + 1);
+    if (location.mapping != kNone) m.Varint(2, mapping_id[location.mapping]);
     m.Varint(3, location.address);
     for (const profile::Line& line : location.lines) {
       if (line.function == kNone) continue;
@@ -371,10 +388,10 @@ std::string EncodePprof(const profile::Profile& profile) {
     }
     w.Entry(kLocation, message);
   }
-  for (size_t i = 0; i < profile.mappings().size(); ++i) {
+  for (size_t i : order) {
     const profile::Mapping& mapping = profile.mappings()[i];
     message.clear();
-    m.Varint(1, i + 1);
+    m.Varint(1, mapping_id[i]);
     m.Varint(2, mapping.start);
     m.Varint(3, mapping.limit);
     m.Varint(4, mapping.file_offset);

@@ -120,6 +120,24 @@ TEST(PprofTest, WeReadWhatProtobufWrites) {
   EXPECT_EQ(profile::FrameName(*p, p->locations()[p->samples()[0].locations[0]]), "main");
 }
 
+TEST(PprofTest, TheProgramIsTheFirstMapping) {
+  Profile p;
+  p.sample_types = {{"cpu", "nanoseconds"}};
+  std::vector<uint32_t> stack;
+  for (const char* file : {"[kernel.kallsyms]", "/lib/libc.so.6", "", "/opt/app.so.d/app", "/usr/lib/libz.so"}) {
+    stack.push_back(p.AddLocation({p.AddMapping({0, 100, 0, file, "", true, false, false}), stack.size(), {}}));
+  }
+  p.AddSample(stack, std::vector<int64_t>{1});
+  auto back = DecodePprof(EncodePprof(p));
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  std::vector<std::string> files;
+  for (const profile::Mapping& mapping : back->mappings()) files.push_back(mapping.filename);
+  EXPECT_EQ(files, (std::vector<std::string>{"/opt/app.so.d/app", "/lib/libc.so.6", "/usr/lib/libz.so", "[kernel.kallsyms]", ""}));
+  for (size_t i = 0; i < stack.size(); ++i) {
+    EXPECT_EQ(back->mappings()[back->locations()[back->samples()[0].locations[i]].mapping].filename, p.mappings()[i].filename);
+  }
+}
+
 TEST(PprofTest, RefusesWithThingAndValue) {
   struct Case {
     std::function<void(pb::Profile&)> change;
