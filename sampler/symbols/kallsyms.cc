@@ -144,7 +144,7 @@ std::optional<Kallsyms::Found> Kallsyms::Find(uint64_t address) const {
   --it;
   if (address - it->address > kMaxGap) return std::nullopt;
   // behind the end of the kernel's text lie data and, far away, modules: no function
-  if (it->module == 0 && it->address < text_end_ && address >= text_end_) return std::nullopt;
+  if (it->module == 0 && it->address <= text_end_ && address >= text_end_) return std::nullopt;
   Found found;
   found.name = pool_.data() + it->name;
   found.module = pool_.data() + it->module;

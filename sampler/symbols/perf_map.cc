@@ -2,6 +2,8 @@
 #include "sampler/symbols/perf_map.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "common/base/strings.h"
 
@@ -34,34 +36,28 @@ size_t PerfMap::Add(std::string_view text) {
   }
 }
 
-// Makes one sorted list without overlaps; where entries overlap, the newer one stays whole and the older ones go (their code was
-// thrown away). Entries before settled_ are older than the rest.
+// Makes one sorted list without overlaps: an entry stays if nothing newer touches it, whatever became of the newer one (the code was
+// thrown away when that was written). Entries before settled_ are older than the rest.
 void PerfMap::Settle() {
   if (settled_ == entries_.size()) return;
-  struct Ranked {
-    Entry entry;
-    size_t age;
-  };
-  std::vector<Ranked> sorted;
-  sorted.reserve(entries_.size());
-  for (size_t i = 0; i < entries_.size(); ++i) sorted.push_back({entries_[i], i < settled_ ? 0 : i - settled_ + 1});
-  std::sort(sorted.begin(), sorted.end(), [](const Ranked& a, const Ranked& b) {
-    return a.entry.start != b.entry.start ? a.entry.start < b.entry.start : a.age < b.age;
-  });
-  std::vector<Ranked> kept;
-  for (const Ranked& next : sorted) {
-    bool wins = true;
-    while (!kept.empty() && kept.back().entry.end > next.entry.start) {
-      if (kept.back().age > next.age) {
-        wins = false;
-        break;
-      }
-      kept.pop_back();
+  std::map<uint64_t, uint64_t> claimed;  // union of what newer entries cover: start, end
+  std::vector<Entry> kept;
+  for (size_t i = entries_.size(); i-- > 0;) {
+    const Entry& e = entries_[i];
+    auto it = claimed.upper_bound(e.start);
+    if (it != claimed.begin() && std::prev(it)->second > e.start) --it;
+    bool touched = it != claimed.end() && it->first < e.end;
+    if (!touched) kept.push_back(e);
+    if (i < settled_) continue;  // these do not touch each other
+    uint64_t start = e.start, end = e.end;
+    for (; it != claimed.end() && it->first < end; it = claimed.erase(it)) {
+      start = std::min(start, it->first);
+      end = std::max(end, it->second);
     }
-    if (wins) kept.push_back(next);
+    claimed[start] = end;
   }
-  entries_.clear();
-  for (const Ranked& r : kept) entries_.push_back(r.entry);
+  std::sort(kept.begin(), kept.end(), [](const Entry& a, const Entry& b) { return a.start < b.start; });
+  entries_ = std::move(kept);
   settled_ = entries_.size();
 }
 

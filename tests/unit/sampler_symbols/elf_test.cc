@@ -59,7 +59,7 @@ std::vector<Known> NmFunctions(const std::string& flags, const std::string& path
   for (const std::string& line : Lines("nm -S --defined-only " + flags + " " + path)) {
     unsigned long start, size;
     char type, name[4096];
-    if (sscanf(line.c_str(), "%lx %lx %c %4095s", &start, &size, &type, name) == 4 && strchr("tTwWiu", type) && size > 0) {
+    if (sscanf(line.c_str(), "%lx %lx %c %4095s", &start, &size, &type, name) == 4 && strchr("tTwWi", type) && size > 0) {
       known.push_back({start, size, std::string(name, strcspn(name, "@"))});
     }
   }
