@@ -37,6 +37,7 @@ struct scratch {
 	u32 pad;
 	struct borescope_sample sample;
 	u64 frames[MAX_FRAMES];
+	u64 window[READER_WINDOW_WORDS];
 };
 
 struct cgroup_name {
@@ -341,6 +342,15 @@ static __always_inline void emit(void *record, u32 size, u64 flags)
 
 /* ---- the tick ---- */
 
+/* The tick claims the scratch before it walks. */
+static __always_inline u64 *reader_window(void)
+{
+	u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+
+	return s ? s->window : NULL;
+}
+
 __noinline int walk_step(struct walk *w)
 {
 	if (!w)
@@ -356,7 +366,11 @@ static __always_inline u32 walk_user(struct scratch *s, u32 first, const struct 
 	u32 frames = 0;
 
 	walk_begin(&w, regs->pc, regs->sp, regs->bp);
-	if (!regs->native) {
+	if (regs->native) {
+		reader_fill(&w.reader, regs->sp);
+		if (!reader_words(&w.reader, regs->sp, s->sample.stack_top))
+			s->sample.stack_top_words = BORESCOPE_STACK_TOP_WORDS;
+	} else {
 		w.done = 1;
 		w.end = LOSS_NO_FRAME_POINTER;
 	}
@@ -420,12 +434,6 @@ static __always_inline void fill_sample(struct bpf_perf_event_data *ctx, struct 
 	}
 	sample->user_sp = regs.sp;
 	sample->user_bp = regs.bp;
-	{
-		struct reader reader = {};
-
-		if (regs.native && !reader_words(&reader, regs.sp, sample->stack_top))
-			sample->stack_top_words = BORESCOPE_STACK_TOP_WORDS;
-	}
 	user_frames = walk_user(s, kernel_frames, &regs, start_ns);
 out:
 	sample->kernel_frames = kernel_frames;

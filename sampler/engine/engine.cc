@@ -693,10 +693,9 @@ Status EngineImpl::SetPods(JobId id, const std::vector<std::string>& pod_uids) {
   for (const auto& pod : pods) {
     if (!job->pods.contains(pod.first)) added.insert(pod);
   }
-  bool first = WantedPods().empty();
   job->pods = std::move(pods);
   // No gap: from here on the hooks see what is made; then we bring in what exists.
-  if (first) RETURN_IF_ERROR(ChooseHierarchy(job->pods));
+  if (targets_.empty()) RETURN_IF_ERROR(ChooseHierarchy(WantedPods()));
   std::atomic_ref(skel_->bss->cgroup_jobs).fetch_or(Bit(id));
   RefreshTargets();
   ASSIGN_OR_RETURN(CgroupTree tree, ReadCgroups(skel_->bss->hierarchy));

@@ -2,9 +2,12 @@
 #include "support.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,7 +59,50 @@ std::pair<uint64_t, uint64_t> StealAndTotal() {
   return {steal, total};
 }
 
+struct Capabilities {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  Capabilities() { syscall(SYS_capget, &header, data); }
+  bool Set() { return syscall(SYS_capset, &header, data) == 0; }
+};
+
+// Of both words of a capability set: the six, but for one.
+void FillSix(uint32_t (&words)[2], int removed) {
+  for (int cap : {CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE, CAP_DAC_READ_SEARCH, CAP_SYSLOG}) {
+    if (cap != removed) words[cap / 32] |= 1u << cap % 32;
+  }
+}
+
+void LowerToSix() {
+  Capabilities c;
+  uint32_t six[2] = {};
+  FillSix(six, -1);
+  for (int i = 0; i < 2; ++i) c.data[i].effective = six[i] & c.data[i].permitted;
+  if (!c.Set()) ADD_FAILURE() << "capset: " << strerror(errno);
+}
+
+class SixCapabilities : public ::testing::Environment {
+  void SetUp() override { LowerToSix(); }
+};
+const auto* const kSixCapabilities = ::testing::AddGlobalTestEnvironment(new SixCapabilities);
+
 }  // namespace
+
+AllCapabilities::AllCapabilities() {
+  Capabilities c;
+  for (auto& d : c.data) d.effective = d.permitted;
+  if (!c.Set()) ADD_FAILURE() << "capset: " << strerror(errno);
+}
+
+AllCapabilities::~AllCapabilities() { LowerToSix(); }
+
+bool KeepSixBut(int removed) {
+  Capabilities c;
+  uint32_t six[2] = {};
+  FillSix(six, removed);
+  for (int i = 0; i < 2; ++i) c.data[i].effective = c.data[i].permitted = six[i];
+  return c.Set();
+}
 
 uint64_t Seed() {
   static const uint64_t seed = [] {
@@ -126,6 +172,7 @@ void SleepMs(int64_t ms) {
 Pod::Pod() {
   std::string h = Hex(32);
   uid_ = h.substr(0, 8) + "-" + h.substr(8, 4) + "-" + h.substr(12, 4) + "-" + h.substr(16, 4) + "-" + h.substr(20);
+  AllCapabilities all;
   std::string parent = "/borescope-test-" + Hex(8);
   for (const auto& root : Hierarchies()) {
     std::filesystem::create_directory(root + parent);
@@ -139,6 +186,7 @@ Pod::Pod() {
 }
 
 Pod::~Pod() {
+  AllCapabilities all;
   for (auto it = made_.rbegin(); it != made_.rend(); ++it) {
     for (int i = 0; i < 100 && rmdir(it->c_str()) != 0 && errno == EBUSY; ++i) SleepMs(10);
   }
@@ -151,6 +199,7 @@ std::string Pod::AddContainer() {
 }
 
 void Pod::MakeBelow(const std::string& container, const std::string& child) {
+  AllCapabilities all;
   for (const auto& root : Hierarchies()) {
     made_.push_back(root + path_ + (container.empty() ? "" : "/" + container) + "/" + child);
     std::filesystem::create_directory(made_.back());
@@ -158,6 +207,7 @@ void Pod::MakeBelow(const std::string& container, const std::string& child) {
 }
 
 void Pod::RemoveContainer(const std::string& container) {
+  AllCapabilities all;
   for (const auto& root : Hierarchies()) {
     std::string path = root + path_ + "/" + container;
     for (int i = 0; i < 100 && rmdir(path.c_str()) != 0 && errno == EBUSY; ++i) SleepMs(10);
@@ -165,6 +215,7 @@ void Pod::RemoveContainer(const std::string& container) {
 }
 
 void Pod::Join(const std::string& container, pid_t pid) {
+  AllCapabilities all;
   for (const auto& root : Hierarchies()) Write(root + path_ + "/" + container + "/cgroup.procs", std::to_string(pid));
 }
 
@@ -196,6 +247,7 @@ std::set<uint64_t> Pod::CgroupIds(const std::string& container) const {
 }
 
 void LeaveCgroups(pid_t pid) {
+  AllCapabilities all;
   for (const auto& root : Hierarchies()) Write(root + "/cgroup.procs", std::to_string(pid));
 }
 
@@ -246,6 +298,10 @@ void DrainFor(engine::Engine& e, Recorder& r, int64_t ms) {
     SleepMs(std::min<int64_t>(50, (end - MonoNs()) / 1'000'000 + 1));
     ASSERT_TRUE(e.Drain(r).ok());
   }
+}
+
+void DrainUntil(engine::Engine& e, Recorder& r, const std::function<bool()>& enough) {
+  for (int64_t end = MonoNs() + 30'000'000'000; MonoNs() < end && !enough();) DrainFor(e, r, 50);
 }
 
 int64_t BootNs() { return NowNs(CLOCK_BOOTTIME); }

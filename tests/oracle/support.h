@@ -20,6 +20,16 @@ namespace borescope::oracle {
 uint64_t Seed();
 std::mt19937_64& Random();
 
+// The whole test program runs with exactly the sampler's six capabilities in effect; while one of these lives, with all that it
+// was started with: for what the tests themselves do (make cgroups, real-time priority, namespaces).
+class AllCapabilities {
+ public:
+  AllCapabilities();
+  ~AllCapabilities();
+};
+// Exactly the six, but for one (-1: all six), for good; false when the kernel refuses.
+bool KeepSixBut(int removed);
+
 // A forked child that runs `body` from Go() on, until it is killed (on destruction at the latest).
 class Child {
  public:
@@ -126,6 +136,8 @@ class Recorder : public engine::Observer {
 
 // Drains every 50 ms until the time is over.
 void DrainFor(engine::Engine& e, Recorder& r, int64_t ms);
+// Drains until there is what the test waits for: 30 s at most, so that a busy machine only makes it slower.
+void DrainUntil(engine::Engine& e, Recorder& r, const std::function<bool()>& enough);
 int64_t BootNs();
 int64_t MonoNs();
 

@@ -15,7 +15,7 @@ extern "C" {
 volatile uint64_t sink;
 
 __attribute__((noinline)) uint64_t leaf_spin(uint64_t x) {
-  for (int i = 0; i < 20000; ++i) x = x * 2862933555777941757u + 3037000493u;
+  for (int i = 0; i < 100000; ++i) x = x * 2862933555777941757u + 3037000493u;
   return x;
 }
 __attribute__((noinline)) void level3(uint64_t x) { sink = leaf_spin(x) + 1; }
@@ -38,15 +38,15 @@ __attribute__((noinline)) int compare(const void* a, const void* b) {
   return x < y ? -1 : x > y;
 }
 __attribute__((noinline)) void do_sort() {
-  static thread_local uint64_t values[512];
+  static thread_local uint64_t values[256];
   uint64_t x = sink;
   for (auto& v : values) v = x = x * 6364136223846793005u + 1;
-  qsort(values, 512, sizeof(uint64_t), compare);
+  qsort(values, 256, sizeof(uint64_t), compare);
   sink = values[3] + 1;
 }
 __attribute__((noinline)) void do_copy() {
   static thread_local char from[1 << 16], to[1 << 16];
-  for (int i = 0; i < 8; ++i) memcpy(to, from, sizeof(to));
+  for (int i = 0; i < 4; ++i) memcpy(to, from, sizeof(to));
   sink = static_cast<uint64_t>(to[5]) + 1;
 }
 __attribute__((noinline)) void round_of_work() {
