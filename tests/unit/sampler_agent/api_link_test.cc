@@ -93,7 +93,7 @@ class ApiLinkTest : public testing::Test {
   std::map<std::string, int> created_;
   int fail_patches_ = 0;
   std::vector<Json> report_patches_, status_patches_;
-  std::map<std::string, std::string> watch_query_;
+  http::QueryMap watch_query_;
   Json report_ = {{"metadata", {{"name", "n1"}}}};
   Json sampler_ = {{"metadata", {{"name", "n1"}, {"uid", "u"}, {"generation", 3}}}};
   http::Server server_;
