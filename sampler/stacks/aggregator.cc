@@ -193,7 +193,7 @@ Stack AggregatorImpl::Build(Process* process, const engine::Sample& sample, bore
       bool of_main = frames_[callee].main;
       if (pcs_[i] == 0 || !frame.caller.follows_call) {
         // what main returns to is libc's business; else the function before it does not keep the chain
-        stack.reason = of_main ? LOSS_NONE : frame.mapping && !frame.caller.readable ? LOSS_UNKNOWN_CODE : LOSS_NO_FRAME_POINTER;
+        stack.reason = of_main ? LOSS_NONE : !frame.caller.readable ? LOSS_UNKNOWN_CODE : LOSS_NO_FRAME_POINTER;
         break;
       }
       stack.frames.push_back(index);
@@ -336,8 +336,8 @@ void AggregatorImpl::StopJob(engine::JobId job) {
   jobs_[job] = {};
   if (std::any_of(jobs_.begin(), jobs_.end(), [](const JobState& j) { return j.active; })) return;
   // idle: give everything back
-  stacks_ = {};
-  free_ = {};
+  std::vector<Stack>().swap(stacks_);
+  std::vector<uint32_t>().swap(free_);
   index_ = {};
   leaf_rules_ = {};
   frames_.Clear();

@@ -72,7 +72,11 @@ uint32_t Frames::User(Process& process, uint64_t pc, bool leaf, int64_t now_ns) 
   Frame frame;
   frame.mapping = mapping;
   frame.address = frame.linked = address;
-  if (!mapping) return Add(key, std::move(frame));
+  if (!mapping) {
+    frame.leaf.kind = unwind::LeafRule::Kind::kUnreadable;
+    frame.caller.readable = false;
+    return Add(key, std::move(frame));
+  }
 
   ProcessMemory memory(process.tgid);
   unwind::Place place;
@@ -200,9 +204,9 @@ std::vector<uint32_t> Frames::Sweep(const std::vector<bool>& used) {
 }
 
 void Frames::Clear() {
-  frames_ = {};
+  std::vector<Frame>().swap(frames_);
   index_ = {};
-  functions_ = {};
+  std::vector<FunctionName>().swap(functions_);
   function_index_ = {};
   kallsyms_.reset();
   kallsyms_failed_ = false;

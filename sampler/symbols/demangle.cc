@@ -93,8 +93,15 @@ std::string DisplayName(std::string_view symbol) {
   std::string name(symbol);
   if (symbol.size() <= kMaxMangled && symbol.find('\0') == std::string_view::npos) {
     if (symbol.starts_with("_Z")) {
-      std::string_view mangled = symbol.substr(0, symbol.find('.'));  // without ".cold", ".part.0": pieces of one function
-      std::string demangled = ItaniumName(std::string(mangled));
+      // Without ".cold", ".part.0", ".llvm.123": pieces of one function. Rust has dots within its names: the first prefix that is whole.
+      std::string_view mangled;
+      std::string demangled;
+      size_t dot = 0;
+      for (int tries = 0; tries < 16 && demangled.empty() && dot != std::string_view::npos; ++tries) {
+        dot = symbol.find('.', dot + 1);
+        mangled = symbol.substr(0, dot);
+        demangled = ItaniumName(std::string(mangled));
+      }
       if (!demangled.empty()) {
         name = std::move(demangled);
         if (IsRustHashed(mangled)) {

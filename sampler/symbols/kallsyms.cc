@@ -39,7 +39,7 @@ class Kallsyms::Builder {
       name = name.substr(0, tab);
       if (module.size() > 2 && module.front() == '[' && module.back() == ']') module = module.substr(1, module.size() - 2);
     }
-    if (name.empty() || name.size() > 512 || module.size() > 64) return;
+    if (name.empty() || name.size() > 512 || module.size() > 64 || line.find('\0') != std::string_view::npos) return;
     if (module.empty()) {
       if (name == "_stext") out_.text_start_ = *address;
       if (name == "_etext") out_.text_end_ = *address;

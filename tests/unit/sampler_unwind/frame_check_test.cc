@@ -31,7 +31,7 @@ class Bytes : public MemoryReader {
 
 // What objdump disassembles as a call must be taken for one; of other instructions few may (their bytes can end like a call).
 TEST(EndsInCall, EqualsObjdump) {
-  FILE* pipe = popen("objdump -d -j .text /usr/lib/x86_64-linux-gnu/libstdc++.so.6 2>/dev/null", "r");
+  FILE* pipe = popen("objdump -d --insn-width=16 -j .text /usr/lib/x86_64-linux-gnu/libstdc++.so.6 2>/dev/null", "r");
   char* line = nullptr;
   size_t size = 0;
   std::vector<uint8_t> code;  // the last bytes before the next instruction
