@@ -9,7 +9,7 @@
 
 #include "common/base/strings.h"
 #include "common/codec/wire.h"
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 
 namespace borescope::codec {
 namespace {
@@ -425,7 +425,7 @@ std::string EncodePprof(const profile::Profile& profile) {
   return out;
 }
 
-std::string EncodePprofGzip(const profile::Profile& profile) { return http::Gzip(EncodePprof(profile)); }
+std::string EncodePprofGzip(const profile::Profile& profile) { return gzip::Gzip(EncodePprof(profile)); }
 
 Result<profile::Profile> DecodePprof(std::string_view bytes, const PprofLimits& limits) {
   profile::Profile profile;
@@ -436,7 +436,7 @@ Result<profile::Profile> DecodePprof(std::string_view bytes, const PprofLimits& 
 Status MergePprof(std::string_view bytes, profile::Profile* into, const PprofLimits& limits) {
   std::string inflated;
   if (bytes.starts_with("\x1f\x8b")) {
-    auto plain = http::Gunzip(bytes, limits.max_bytes);
+    auto plain = gzip::Gunzip(bytes, limits.max_bytes);
     if (!plain.ok() && plain.error().code == ErrorCode::kExhausted) {
       return Error{ErrorCode::kExhausted, "pprof: it is larger than " + std::to_string(limits.max_bytes) +
                                               " bytes uncompressed, the limit (compressed: " + std::to_string(bytes.size()) +

@@ -19,7 +19,7 @@
 #include "common/base/log.h"
 #include "common/base/strings.h"
 #include "common/http/client.h"
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 #include "common/http/server.h"
 
 namespace borescope::http {
@@ -304,7 +304,7 @@ class Server::Impl::Worker final : public httplib::Server {
   }
 
   bool ReadBody(const httplib::ContentReader& reader, httplib::Response* out) {
-    std::optional<GunzipStream> gunzip;
+    std::optional<gzip::GunzipStream> gunzip;
     if (EqualIgnoreCase(head_.Header("Content-Encoding"), "gzip")) {
       gunzip.emplace(server_.options_.max_body_bytes, server_.options_.max_inflate_ratio);
     }
@@ -781,7 +781,7 @@ Result<Response> Client::Send(const Request& request, const CallOptions& call) {
     Response response;
     Status failure;
     bool head_seen = false;
-    std::optional<GunzipStream> gunzip;
+    std::optional<gzip::GunzipStream> gunzip;
     wire.response_handler = [&](const httplib::Response& head) {
       head_seen = true;
       std::string coding = head.get_header_value("Content-Encoding");

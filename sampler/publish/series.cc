@@ -7,7 +7,7 @@
 
 #include "common/base/strings.h"
 #include "common/codec/pprof.h"
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 
 namespace borescope::publish {
 namespace {
@@ -75,7 +75,7 @@ void Encode(const profile::Profile& whole, size_t begin, size_t end, std::vector
     part.time_ns = whole.time_ns + static_cast<int64_t>(parts.size());
     std::string pprof = codec::EncodePprof(part);
     if (pprof.size() <= kMaxPprofBytes || end - begin <= 1) {
-      parts.push_back({http::Gzip(pprof), part.time_ns, part.sample_types.empty() ? 0 : part.Total(part.sample_types.size() - 1)});
+      parts.push_back({gzip::Gzip(pprof), part.time_ns, part.sample_types.empty() ? 0 : part.Total(part.sample_types.size() - 1)});
       return;
     }
   }

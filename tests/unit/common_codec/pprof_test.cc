@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 #include "random_profile.h"
 
 namespace borescope::codec {
@@ -184,7 +184,7 @@ TEST(PprofTest, RefusesTooMuchBeforeItCostsMemory) {
   EXPECT_NE(depth.error().message.find("more than 1024 frames"), std::string::npos) << depth.error().message;
 
   std::string zeros(64 << 20, '\0');
-  auto bomb = DecodePprof(http::Gzip(zeros));
+  auto bomb = DecodePprof(gzip::Gzip(zeros));
   ASSERT_FALSE(bomb.ok());
   EXPECT_EQ(bomb.error().code, ErrorCode::kExhausted);
   EXPECT_NE(bomb.error().message.find("4194304"), std::string::npos) << bomb.error().message;

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 #include "raw_server.h"
 
 namespace borescope::http {
@@ -122,7 +122,7 @@ TEST(Client, AFreshConnectionThatDiesIsAnError) {
 TEST(Client, BoundsTheResponse) {
   RawServer server([](RawConnection& c, const RawRequest& r) {
     if (r.target == "/length") return c.Reply(200, std::string(2000, 'a'));
-    if (r.target == "/gzip") return c.Reply(200, Gzip(std::string(1 << 20, 'a')), "Content-Encoding: gzip\r\n");
+    if (r.target == "/gzip") return c.Reply(200, gzip::Gzip(std::string(1 << 20, 'a')), "Content-Encoding: gzip\r\n");
     if (r.target == "/huge") return c.Send("HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\nabc");
     c.BeginChunks();
     while (c.Chunk(std::string(500, 'a'))) {
@@ -139,7 +139,7 @@ TEST(Client, BoundsTheResponse) {
 TEST(Client, ReadsGzipOfSeveralMembers) {
   RawServer server([](RawConnection& c, const RawRequest& r) {
     EXPECT_TRUE(r.Has("Accept-Encoding: gzip\r\n"));
-    return c.Reply(200, Gzip("one ") + Gzip("two"), "Content-Encoding: gzip\r\n");
+    return c.Reply(200, gzip::Gzip("one ") + gzip::Gzip("two"), "Content-Encoding: gzip\r\n");
   });
   auto client = ClientOf(server);
   EXPECT_EQ(client->Send(Get("/"))->body, "one two");

@@ -6,7 +6,7 @@
 
 #include <latch>
 
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 #include "raw_server.h"
 
 namespace borescope::http {
@@ -146,12 +146,12 @@ TEST_F(ServerTest, BoundsWhatABodyInflatesTo) {
   auto post = [this](const std::string& body) {
     return Post("Content-Encoding: gzip\r\nContent-Length: " + std::to_string(body.size()) + "\r\n", body);
   };
-  EXPECT_THAT(post(Gzip(std::string(500'000, 'x'))), HasSubstr("POST /echo 127.0.0.1 500000\n"));
-  EXPECT_THAT(post(Gzip("one") + Gzip("two")), HasSubstr("POST /echo 127.0.0.1 6\n"));
-  EXPECT_THAT(post(Gzip(std::string(8 << 20, 'x'), 9)), StartsWith("HTTP/1.1 413"));
-  EXPECT_THAT(post(Gzip(std::string(3 << 20, 'x'), 9)), HasSubstr("grows by more than 100 times"));
+  EXPECT_THAT(post(gzip::Gzip(std::string(500'000, 'x'))), HasSubstr("POST /echo 127.0.0.1 500000\n"));
+  EXPECT_THAT(post(gzip::Gzip("one") + gzip::Gzip("two")), HasSubstr("POST /echo 127.0.0.1 6\n"));
+  EXPECT_THAT(post(gzip::Gzip(std::string(8 << 20, 'x'), 9)), StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(post(gzip::Gzip(std::string(3 << 20, 'x'), 9)), HasSubstr("grows by more than 100 times"));
   EXPECT_THAT(post("no gzip"), StartsWith("HTTP/1.1 400"));
-  EXPECT_THAT(post(Gzip("cut off here").substr(0, 15)), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(post(gzip::Gzip("cut off here").substr(0, 15)), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(Post("Content-Encoding: br\r\nContent-Length: 1\r\n", "x"), StartsWith("HTTP/1.1 415"));
 }
 

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 #include "fake_api.h"
 
 namespace borescope::kube {
@@ -132,7 +132,7 @@ TEST(Rest, RenewsTheTokenOnce) {
 TEST(Rest, ListsPages) {
   RawServer server([](RawConnection& c, const RawRequest& r) {
     if (!r.Has("continue=")) return c.Reply(200, ListJson("100", {ObjectJson("a", "1"), ObjectJson("b", "2")}, "t/1"));
-    if (r.Has("continue=t%2F1")) return c.Reply(200, http::Gzip(ListJson("100", {}, "t2")), "Content-Encoding: gzip\r\n");
+    if (r.Has("continue=t%2F1")) return c.Reply(200, gzip::Gzip(ListJson("100", {}, "t2")), "Content-Encoding: gzip\r\n");
     return c.Reply(200, ListJson("100", {ObjectJson("c", "3")}));
   });
   auto list = ClientOf(server)->List(kPods, {.ns = "ns", .label_selector = "app=x", .page_size = 2, .projection = {"metadata.name"}});

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 
 #include <zlib.h>
 
 #include <algorithm>
 #include <limits>
 
-namespace borescope::http {
+namespace borescope::gzip {
 namespace {
 constexpr int kGzipWindow = 15 + 16;
 constexpr size_t kRatioFree = 1 << 20;  // small texts may compress as well as they like
@@ -105,4 +105,4 @@ std::string Gzip(std::string_view input, int level) {
   return out;
 }
 
-}  // namespace borescope::http
+}  // namespace borescope::gzip

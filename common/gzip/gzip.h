@@ -8,7 +8,7 @@
 
 #include "common/base/result.h"
 
-namespace borescope::http {
+namespace borescope::gzip {
 
 // gzip with any number of members, bounded: it never holds more than max_bytes of output, and gives up on input that grows by
 // more than max_ratio once 1 MiB has come out.
@@ -32,4 +32,4 @@ class GunzipStream {
 Result<std::string> Gunzip(std::string_view input, size_t max_bytes, size_t max_ratio = 1032);
 std::string Gzip(std::string_view input, int level = 1);
 
-}  // namespace borescope::http
+}  // namespace borescope::gzip

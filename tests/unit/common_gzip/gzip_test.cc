@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/http/gzip.h"
+#include "common/gzip/gzip.h"
 
 #include <gtest/gtest.h>
 
-namespace borescope::http {
+namespace borescope::gzip {
 namespace {
 
 std::string Text(size_t n) {
@@ -62,4 +62,4 @@ TEST(Gzip, StopsAtTheBoundsWithoutHoldingMore) {
 }
 
 }  // namespace
-}  // namespace borescope::http
+}  // namespace borescope::gzip
