@@ -32,6 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     unwind::CheckLeaf(place);
     unwind::CheckCaller(place);
   }
+  if (symbols::LanguageName(file.language()).empty() || file.memory_bytes() < sizeof(file)) std::abort();
   file.DropTables();
   file.FindSymbol(file.entry());
   return 0;
