@@ -388,7 +388,8 @@ int RunProfile(const ProfileOptions& options) {
   outcome.user = aggregator->stats(*job);
   outcome.wall_seconds = static_cast<double>(end_mono - start_mono) / 1e9;
   outcome.own_cpu_ns = OwnCpuNs() - own_cpu_start + (*engine)->counters().bpf_ns;
-  outcome.memory_bytes = ResidentBytes() + (*engine)->counters().map_bytes;
+  const engine::Counters counters = (*engine)->counters();
+  outcome.memory_bytes = ResidentBytes() + counters.map_bytes - counters.mapped_bytes;
 
   if (command && command->Ended()) fmt::print(stderr, "{}\n", command->Outcome());
   if (outcome.profile.samples().empty()) {

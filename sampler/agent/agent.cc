@@ -176,6 +176,7 @@ Status Agent::OpenEngine() {
     return opened.error();
   }
   engine_ = *std::move(opened);
+  engine_counters_ = engine_->counters();
   status_.kinds = {std::string(api::ProfileKindName(api::ProfileKind::kCpu))};
   machine_.SetKinds({status_.kinds.begin(), status_.kinds.end()});
   return OkStatus();

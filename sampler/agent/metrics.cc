@@ -19,7 +19,7 @@ Metrics::Metrics(metrics::Registry& r)
       session_coverage_(r.Gauge("borescope_sampler_session_coverage_ratio", "Sampled and lost CPU time divided by used CPU time of a running session")),
       own_cpu_(r.Counter("borescope_sampler_cpu_seconds_total", "The sampler's own CPU time by part: bpf, or a thread of user space")),
       session_cpu_(r.Counter("borescope_sampler_session_cpu_seconds_total", "A running session's part of the sampler's own CPU time")),
-      resident_(r.Gauge("borescope_sampler_resident_memory_bytes", "Resident memory of the sampler")),
+      resident_(r.Gauge("borescope_sampler_resident_memory_bytes", "Resident memory of the sampler, without BPF maps and ring buffers")),
       maps_(r.Gauge("borescope_sampler_map_memory_bytes", "Memory of BPF maps and ring buffers")),
       stacks_(r.Gauge("borescope_sampler_stacks_memory_bytes", "Memory of interned stacks and symbols")),
       runs_(r.Counter("borescope_sampler_bpf_runs_total", "Ticks of the clock that the BPF program saw")),

@@ -1085,6 +1085,7 @@ Counters EngineImpl::counters() const {
     }
   }
   result.map_bytes = map_bytes_ + sideband_.memory_bytes();
+  result.mapped_bytes = 2 * uint64_t{bpf_map__max_entries(skel_->maps.ring)} + sideband_.memory_bytes();
   return result;
 }
 

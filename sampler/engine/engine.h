@@ -107,6 +107,7 @@ struct Counters {
   uint64_t stack_walks = 0;  // user stacks walked
   int64_t bpf_ns = 0;        // own run time of all our programs, estimated from clock pairs around 1 of 16 runs
   uint64_t map_bytes = 0;    // memory of the BPF maps and rings
+  uint64_t mapped_bytes = 0; // what these add to our RSS: the ring is mapped twice
 };
 
 // Loads the programs, holds maps; attaches them only while a job is armed (idle: no program attached, no event open).

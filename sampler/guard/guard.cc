@@ -43,6 +43,7 @@ Cost MeasureCost(const engine::Counters& counters, const std::string& proc_root)
   if (statm.ok()) {
     std::vector<std::string_view> fields = Split(Trim(*statm), ' ');
     if (fields.size() > 1) cost.resident_bytes = static_cast<int64_t>(ParseUint(fields[1]).value_or(0)) * ::sysconf(_SC_PAGESIZE);
+    cost.resident_bytes = std::max<int64_t>(0, cost.resident_bytes - static_cast<int64_t>(counters.mapped_bytes));
   }
   return cost;
 }

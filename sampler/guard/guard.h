@@ -14,7 +14,7 @@ struct Cost {
   int64_t user_space_ns = 0;                  // CPU time of all our threads
   int64_t bpf_ns = 0;                         // own run time of the BPF programs, in the interrupts of others
   std::map<std::string, int64_t> by_thread;   // user space by thread name
-  int64_t resident_bytes = 0;
+  int64_t resident_bytes = 0;                 // without what map_bytes holds
   int64_t map_bytes = 0;                      // BPF maps and rings
 };
 
