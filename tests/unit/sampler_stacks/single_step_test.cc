@@ -64,7 +64,7 @@ class Truth {
       char type;
       unsigned long address, length;
       int name = 0;
-      if (sscanf(line, "%lx %lx %c %n", &address, &length, &type, &name) < 3 || !strchr("tTwWV", type)) continue;
+      if (strlen(line) < 34 || line[33] != ' ' || sscanf(line, "%lx %lx %c %n", &address, &length, &type, &name) < 3 || !strchr("tTwWV", type)) continue;
       std::string text(line + name);
       text.pop_back();
       names_.emplace(address, std::pair(address + length, text));
