@@ -191,42 +191,53 @@ TEST(EngineTest, CoverageOfShortLivedProcesses) {
   }
 }
 
-// sampled / used of a lockstep load on CPU 0 that rests whenever a clock of fixed period ticks.
+// sampled / used of lockstep loads, one on each of two CPUs, that rest whenever a clock of fixed period ticks there.
+//
+// Not at the highest rate: some 15 us at each end of a burst were seen to be out of a cpu-clock's reach in a virtual machine (a tick
+// that comes late meets the task that runs next), also with a period that is not in step: 5 % of bursts of 0.3 ms.
 double LockstepRatio(bool fixed_period, int64_t ms, uint64_t* samples, double* tolerance) {
-  constexpr int kHz = 999;
+  constexpr int kHz = 333;
   constexpr int64_t kPeriod = 1'000'000'000 / kHz;
   auto e = OpenEngine({.fixed_period = fixed_period});
   auto job = e->AddJob(JobFor(kHz, ms + 20'000));
   EXPECT_TRUE(job.ok());
-  // The phase of the clock, from a process that always runs.
-  int64_t tick = MonoNs();
-  {
-    Child spinner([] {
-      Pin(0);
+  int cpus = std::min(2, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  // The phase of each clock, from a process that always runs.
+  std::vector<int64_t> ticks;
+  for (int cpu = 0; cpu < cpus; ++cpu) {
+    Child spinner([=] {
+      AllCapabilities all;
+      sched_param fifo{.sched_priority = 10};
+      sched_setscheduler(0, SCHED_FIFO, &fifo);
+      Pin(cpu);
       SpinForever();
     });
     spinner.Go();
     EXPECT_TRUE(e->AddProcess(*job, spinner.pid()).ok());
     Recorder r;
-    DrainFor(*e, r, 300);
+    DrainFor(*e, r, 200);
     EXPECT_FALSE(r.samples.empty());
-    if (!r.samples.empty()) tick = r.samples.back().time_ns;
+    ticks.push_back(r.samples.empty() ? MonoNs() : r.samples.back().time_ns);
   }
   auto before = e->counters(*job);
   Pod pod;
   std::string container = pod.AddContainer();
-  int64_t first = tick + ((MonoNs() - tick) / kPeriod + 100) * kPeriod + kPeriod * 35 / 100;
-  Child load([&] {
-    Pin(0);
-    Lockstep(kPeriod, first);
-  });
+  std::vector<std::unique_ptr<Child>> loads;
+  for (int cpu = 0; cpu < cpus; ++cpu) {
+    int64_t tick = ticks[static_cast<size_t>(cpu)];
+    int64_t first = tick + ((MonoNs() - tick) / kPeriod + 100) * kPeriod + kPeriod * 35 / 100;
+    loads.push_back(std::make_unique<Child>([=] {
+      Pin(cpu);
+      Lockstep(kPeriod, first);
+    }));
+    pod.Join(container, loads.back()->pid());
+  }
   StealMeter steal;
-  pod.Join(container, load.pid());
   EXPECT_TRUE(e->SetPods(*job, {pod.uid()}).ok());
-  load.Go();
+  for (auto& load : loads) load->Go();
   Recorder r;
   DrainFor(*e, r, ms);
-  load.Kill();
+  loads.clear();
   SleepMs(20);
   EXPECT_TRUE(e->Drain(r).ok());
   auto c = e->counters(*job);
@@ -240,7 +251,7 @@ double LockstepRatio(bool fixed_period, int64_t ms, uint64_t* samples, double* t
 
 TEST(EngineTest, LockstepIsCoveredBecauseOfJitter) {
   uint64_t samples = 0;
-  double tolerance = 0, ratio = LockstepRatio(false, 22'000, &samples, &tolerance);
+  double tolerance = 0, ratio = LockstepRatio(false, 28'000, &samples, &tolerance);
   EXPECT_NEAR(ratio, 1, tolerance);
   EXPECT_GE(samples, 5000u);
 }
@@ -600,7 +611,8 @@ TEST(EngineTest, WhatTheRingCannotTakeIsCountedAsLost) {
   EXPECT_TRUE(std::ranges::any_of(r.exits, [](const auto& x) { return x.group_dead; }));
 }
 
-__attribute__((noinline)) void Recurse(int depth) {
+// Without shrink-wrapping: its innermost call has a frame as well.
+__attribute__((noinline, optimize("no-shrink-wrap"))) void Recurse(int depth) {
   static volatile bool for_ever = true;
   if (depth == 0) {
     while (for_ever) asm volatile("" ::: "memory");
