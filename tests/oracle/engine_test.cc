@@ -718,12 +718,12 @@ TEST(EngineTest, PidsAreThoseOfOurNamespace) {
 }
 
 TEST(EngineTest, WorksWithExactlySixCapabilities) {
-  EXPECT_EQ(InChild([] {
-    Pod pod;
-    std::string container = pod.AddContainer();
-    Child spinner(SpinForever);
-    pod.Join(container, spinner.pid());
-    spinner.Go();
+  Pod pod;
+  std::string container = pod.AddContainer();
+  Child spinner(SpinForever);
+  pod.Join(container, spinner.pid());
+  spinner.Go();
+  EXPECT_EQ(InChild([&] {
     if (!KeepSixBut(-1)) return 10;
     auto e = OpenEngine();
     if (!e) return 11;
