@@ -196,7 +196,8 @@ __noinline int charge_used(u64 mask, u64 ns)
 	return 0;
 }
 
-__noinline int charge_lost(u64 mask, u32 reason, u64 ns)
+/* ns: of one tick of a clock of that frequency. */
+__noinline int charge_lost(u64 mask, u32 reason, u64 ns, u64 rate_hz)
 {
 	for (u32 i = 0; i < BORESCOPE_MAX_JOBS; i++) {
 		u32 row = i * LOSS_MAX + reason;
@@ -209,7 +210,7 @@ __noinline int charge_lost(u64 mask, u32 reason, u64 ns)
 		l = bpf_map_lookup_elem(&lost, &row);
 		if (l) {
 			l->count++;
-			l->ns += ns;
+			l->ns += jobs[i].frequency_hz && jobs[i].frequency_hz < rate_hz ? ns * rate_hz / jobs[i].frequency_hz : ns;
 		}
 	}
 	return 0;
@@ -440,7 +441,7 @@ out:
 	sample->user_frames = user_frames;
 }
 
-static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rate, u32 cpu, u64 extra_ns, u64 start_ns,
+static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rate, u32 rate_hz, u32 cpu, u64 extra_ns, u64 start_ns,
 					struct borescope_stats *st)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -470,7 +471,7 @@ static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rat
 	/* Not ctx->sample_period: that keeps the value of the event's opening. */
 	weight = BPF_CORE_READ(kern, event, hw.sample_period);
 	if (!weight) {
-		charge_lost(due, LOSS_PERIOD_UNREADABLE, 0);
+		charge_lost(due, LOSS_PERIOD_UNREADABLE, 0, rate_hz);
 		return;
 	}
 	weight += extra_ns;
@@ -479,7 +480,7 @@ static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rat
 	if (!s)
 		return;
 	if (__sync_val_compare_and_swap(&s->busy, 0, 1)) {
-		charge_lost(due, LOSS_SCRATCH_BUSY, weight);
+		charge_lost(due, LOSS_SCRATCH_BUSY, weight, rate_hz);
 		return;
 	}
 	st->walks++;
@@ -490,6 +491,7 @@ static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rat
 	s->sample.weight_ns = weight;
 	s->sample.job_mask = due;
 	s->sample.rate = rate;
+	s->sample.rate_hz = rate_hz;
 	s->sample.cpu = cpu;
 	if (slot) {
 		s->sample.tgid = slot->tgid;
@@ -508,7 +510,7 @@ static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rat
 	if (size > sizeof(s->sample) + sizeof(s->frames))
 		size = sizeof(s->sample) + sizeof(s->frames);
 	if (bpf_ringbuf_output(&ring, &s->sample, size, BPF_RB_NO_WAKEUP))
-		charge_lost(due, LOSS_RING_FULL, weight);
+		charge_lost(due, LOSS_RING_FULL, weight, rate_hz);
 	__sync_val_compare_and_swap(&s->busy, 1, 0);
 }
 
@@ -516,7 +518,8 @@ SEC("perf_event")
 int tick(struct bpf_perf_event_data *ctx)
 {
 	u64 start_ns = bpf_ktime_get_ns();
-	u32 rate = bpf_get_attach_cookie(ctx) % BORESCOPE_MAX_RATES;
+	u64 cookie = bpf_get_attach_cookie(ctx);
+	u32 rate = BORESCOPE_COOKIE_RATE(cookie) % BORESCOPE_MAX_RATES;
 	u32 cpu = bpf_get_smp_processor_id();
 	u32 at = cpu * BORESCOPE_MAX_RATES + rate, zero = 0;
 	struct borescope_clock *clock = bpf_map_lookup_elem(&clocks, &at);
@@ -527,7 +530,7 @@ int tick(struct bpf_perf_event_data *ctx)
 	clock->last_tick_ns = start_ns;
 	st->ticks++;
 	st->runs[PROGRAM_TICK]++;
-	take_sample(ctx, rate, cpu, clock->extra_ns, start_ns, st);
+	take_sample(ctx, rate, BORESCOPE_COOKIE_HZ(cookie), cpu, clock->extra_ns, start_ns, st);
 	if (bpf_get_prandom_u32() % BORESCOPE_OWN_COST_ONE_IN == 0)
 		st->timed_ns[PROGRAM_TICK] += bpf_ktime_get_ns() - start_ns;
 	return 0;

@@ -31,11 +31,17 @@ enum borescope_program {
 	PROGRAM_MAX,
 };
 
+/* The cookie of a clock's attachment: index of the rate, and its frequency above that. */
+#define BORESCOPE_COOKIE(rate, hz) ((__u64)(hz) << 8 | (__u64)(rate))
+#define BORESCOPE_COOKIE_RATE(cookie) ((cookie) & 0xff)
+#define BORESCOPE_COOKIE_HZ(cookie) ((cookie) >> 8)
+
 /* A job's window and share; user space writes, BPF reads. */
 struct borescope_job_state {
 	__u64 start_boot_ns;
 	__u64 deadline_boot_ns;
-	__u64 keep; /* of 2^32 ticks; 2^32: all of them */
+	__u64 keep; /* of 2^32 ticks of its clock; 2^32: all of them */
+	__u64 frequency_hz;
 };
 
 /* A pod's uid, or the config hash of a static pod: 32 hexadecimal digits. */

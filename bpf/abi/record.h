@@ -66,7 +66,8 @@ struct borescope_sample {
 	__u8 rate;        /* index of the frequency */
 	__u8 flags;       /* enum borescope_sample_flags */
 	__u8 stack_top_words;
-	__u8 cpu_pad[3];
+	__u8 pad;
+	__u16 rate_hz; /* of the clock; a job of a lower frequency takes it for its share of that clock's ticks */
 	__u32 cpu;
 	char comm[16];
 };

@@ -61,7 +61,7 @@ Status Clocks::Start(int rate, int frequency_hz, const std::vector<int>& cpus) {
     e.event.Reset(static_cast<int>(syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
     if (!e.event.valid() && errno == ENODEV) continue;  // went offline just now
     if (!e.event.valid()) return ErrnoError("perf_event_open (" + what + ")");
-    LIBBPF_OPTS(bpf_link_create_opts, options, .perf_event = {.bpf_cookie = static_cast<__u64>(rate)});
+    LIBBPF_OPTS(bpf_link_create_opts, options, .perf_event = {.bpf_cookie = BORESCOPE_COOKIE(rate, frequency_hz)});
     e.link.Reset(bpf_link_create(program_fd_, e.event.get(), BPF_PERF_EVENT, &options));
     if (!e.link.valid()) return ErrnoError("attaching the sampling program to the " + what);
     events.push_back(std::move(e));

@@ -166,8 +166,6 @@ class EngineImpl final : public Engine {
   struct JobEntry {
     Job job;
     int64_t added_mono_ns = 0;  // older records with its bit are a former job's
-    int rate = -1;              // index of its clock
-    double keep = 1;            // fraction of that clock's ticks
     std::map<PodKey, std::string> pods;
     std::set<uint64_t> excluded;
     bool start_settled = false, deadline_settled = false;
@@ -388,8 +386,8 @@ Status EngineImpl::ApplyRates() {
   auto& bss = *skel_->bss;
   auto wanted = [&](int hz) { return std::ranges::find(plan.rates_hz, hz) != plan.rates_hz.end(); };
 
-  // Jobs leave clocks that go, these stop, new ones start, jobs join.
-  std::array<uint64_t, BORESCOPE_MAX_RATES> stay{};
+  // Clocks that are no longer wanted stop, new ones start; then each job that changes leaves its old clock before it gets its new
+  // share and joins the new one.
   for (size_t rate = 0; rate < armed_hz_.size(); ++rate) {
     if (armed_hz_[rate] != 0 && !wanted(armed_hz_[rate])) {
       std::atomic_ref(bss.rate_jobs[rate]).store(0);
@@ -408,12 +406,14 @@ Status EngineImpl::ApplyRates() {
     if (!jobs_[id]) continue;
     const auto& served = plan.served[next++];
     size_t rate = static_cast<size_t>(std::ranges::find(armed_hz_, served.rate_hz) - armed_hz_.begin());
-    jobs_[id]->rate = static_cast<int>(rate);
-    jobs_[id]->keep = served.keep;
-    bss.jobs[id].keep = served.keep >= 1 ? kKeepAll : static_cast<uint64_t>(served.keep * static_cast<double>(kKeepAll));
-    stay[rate] |= Bit(static_cast<JobId>(id));
+    uint64_t bit = Bit(static_cast<JobId>(id));
+    for (size_t other = 0; other < armed_hz_.size(); ++other) {
+      if (other != rate) std::atomic_ref(bss.rate_jobs[other]).fetch_and(~bit);
+    }
+    std::atomic_ref(bss.jobs[id].frequency_hz).store(static_cast<uint64_t>(jobs_[id]->job.frequency_hz));
+    std::atomic_ref(bss.jobs[id].keep).store(served.keep >= 1 ? kKeepAll : static_cast<uint64_t>(served.keep * static_cast<double>(kKeepAll)));
+    std::atomic_ref(bss.rate_jobs[rate]).fetch_or(bit);
   }
-  for (size_t rate = 0; rate < stay.size(); ++rate) std::atomic_ref(bss.rate_jobs[rate]).store(stay[rate]);
   return OkStatus();
 }
 
@@ -1029,15 +1029,18 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
   sample.cpu = r.cpu;
   sample.comm = comm;
 
+  // A sample of a faster clock stands for several of its ticks: the job takes so few of them.
+  auto share = [&](const JobEntry& job) { return std::max(1.0, static_cast<double>(r.rate_hz) / job.job.frequency_hz); };
   // Jobs that see the same sample get it in one call: those with the same share of the clock and the same wish for kernel frames.
   while (mask != 0) {
     const JobEntry& first = *jobs_[static_cast<size_t>(std::countr_zero(mask))];
-    sample.weight_ns = static_cast<int64_t>(static_cast<double>(r.weight_ns) / first.keep);
+    double ticks = share(first);
+    sample.weight_ns = static_cast<int64_t>(static_cast<double>(r.weight_ns) * ticks);
     sample.kernel_pcs = {frames, first.job.kernel_stacks ? r.kernel_frames : size_t{0}};
     sample.job_mask = 0;
     ForEachJob(mask, [&](int id) {
       JobEntry& job = *jobs_[static_cast<size_t>(id)];
-      if (job.keep != first.keep || job.job.kernel_stacks != first.job.kernel_stacks) return;
+      if (share(job) != ticks || job.job.kernel_stacks != first.job.kernel_stacks) return;
       sample.job_mask |= Bit(id);
       job.counters.samples++;
       job.counters.sampled_ns += sample.weight_ns;
@@ -1067,7 +1070,7 @@ JobCounters EngineImpl::counters(JobId id) const {
     if (bpf_map_lookup_elem(bpf_map__fd(skel_->maps.lost), &row, cpus.data()) != 0) continue;
     for (const borescope_lost& l : cpus) {
       result.loss[reason].count += l.count;
-      result.loss[reason].ns += static_cast<int64_t>(static_cast<double>(l.ns) / job->keep);
+      result.loss[reason].ns += static_cast<int64_t>(l.ns);
     }
   }
   return result;
