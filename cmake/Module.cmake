@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # A folder is a module is one target: its name is the folder's path with "_", its alias borescope::<the same>.
 
+# What a sanitizer or a fuzzer needs of a build: less than all.
+add_custom_target(unit_tests)
+add_custom_target(fuzzers)
+
 # borescope_library(NAME SOURCES a.cc ... [PUBLIC target ...] [PRIVATE target ...])
 function(borescope_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
@@ -34,8 +38,8 @@ function(borescope_test name)
   add_executable(${name}_test ${arg_SOURCES})
   target_link_libraries(${name}_test PRIVATE ${arg_PRIVATE} GTest::gmock GTest::gtest GTest::gtest_main)
   target_include_directories(${name}_test PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/support)
-  target_compile_definitions(${name}_test PRIVATE BORESCOPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_dependencies(unit_tests ${name}_test)
   add_test(NAME ${name} COMMAND ${name}_test --gtest_shuffle)
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 300)
 endfunction()
@@ -50,5 +54,6 @@ function(borescope_fuzzer name)
   target_link_libraries(${name}_fuzz PRIVATE ${arg_PRIVATE})
   target_link_options(${name}_fuzz PRIVATE -fsanitize=fuzzer)
   target_include_directories(${name}_fuzz PRIVATE ${CMAKE_SOURCE_DIR})
+  add_dependencies(fuzzers ${name}_fuzz)
   set_target_properties(${name}_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
 endfunction()

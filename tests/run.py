@@ -148,19 +148,19 @@ def suite_unit(totals, long):
 
 
 def suite_asan(totals, long):
-    if not build("asan"):
+    if not build("asan", "unit_tests"):
         return totals.add("FAIL", "asan.build", "it does not compile")
     googletest("asan", totals, "*_test", {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"})
 
 
 def suite_tsan(totals, long):
-    if not build("tsan"):
+    if not build("tsan", "unit_tests"):
         return totals.add("FAIL", "tsan.build", "it does not compile")
     googletest("tsan", totals, "*_test")
 
 
 def suite_fuzz(totals, long):
-    if not build("fuzz"):
+    if not build("fuzz", "fuzzers"):
         return totals.add("FAIL", "fuzz.build", "it does not compile")
     seconds = 60 if long else 10
     programs = sorted(glob.glob(f"{ROOT}/build/fuzz/fuzz/*_fuzz"))
