@@ -208,6 +208,7 @@ SUITES = {
     "store": (suite_script("tests/store/run", 120), "the store from outside: refusals, queries, kill -9", False),
     "oracle": (suite_oracle, "the engine against cgroup files and known truth (root, BPF)", False),
     "cli": (suite_script("tests/cli/run", 300, needs_bpf=True), "borescope profile on this machine", False),
+    "demo": (suite_script("tests/demo/run", 600, needs_bpf=True), "scripts/demo", False),
     "crds": (suite_script("tests/crds/run", 300), "CRDs and admission policy on a real API server", False),
     "e2e": (suite_script("e2e/run", 1200, needs_bpf=True), "real control plane, real nodes, real processes", False),
     "tsan": (suite_tsan, "unit tests under ThreadSanitizer", True),

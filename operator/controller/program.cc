@@ -290,7 +290,7 @@ void Program::Tick(int64_t now) {
 
 void Program::Publish() {
   auto& sessions = registry_.Gauge(
-      "borescope_sessions",
+      "borescope_operator_sessions",
       "ProfilingSessions by phase; Finished stands for Complete, Failed and Stopped");
   std::map<std::string, double> phases = {
       {"Pending", 0}, {"Waiting", 0}, {"Sampling", 0}, {"Publishing", 0}};
@@ -302,42 +302,42 @@ void Program::Publish() {
 
   size_t pods = 0;
   for (const auto& [ns, known] : loop_.world().namespaces) pods += known.pods.size();
-  auto& cached = registry_.Gauge("borescope_cached_objects", "Objects that the operator holds");
+  auto& cached = registry_.Gauge("borescope_operator_cached_objects", "Objects that the operator holds");
   cached.Set({{"kind", "nodesamplers"}}, static_cast<double>(loop_.world().samplers.size()));
   cached.Set({{"kind", "nodesamplerreports"}}, static_cast<double>(loop_.world().reports.size()));
   cached.Set({{"kind", "pods"}}, static_cast<double>(pods));
   registry_
-      .Gauge("borescope_pod_watches",
+      .Gauge("borescope_operator_pod_watches",
              "Namespaces whose pods are watched because a session looks there")
       .Set({}, static_cast<double>(api_.pod_watches()));
 
-  registry_.Counter("borescope_reconcile_total", "Plans made")
+  registry_.Counter("borescope_operator_reconcile_total", "Plans made")
       .Set({}, static_cast<double>(loop_.stats().plans));
   auto& writes = registry_.Counter(
-      "borescope_writes_total", "Writes of a session's status, of a NodeSampler's spec, deletions");
+      "borescope_operator_writes_total", "Writes of a session's status, of a NodeSampler's spec, deletions");
   for (const auto& [what, count] : loop_.stats().writes) {
     writes.Set({{"kind", what.first}, {"result", what.second}}, static_cast<double>(count));
   }
   registry_
-      .Counter("borescope_records_lost_total",
+      .Counter("borescope_operator_records_lost_total",
                "Records of finished sessions that the store did not take")
       .Set({}, static_cast<double>(api_.records_lost()));
 
   kube::EventStats events = events_.stats();
-  auto& event_total = registry_.Counter("borescope_events_total", "Kubernetes Events by outcome");
+  auto& event_total = registry_.Counter("borescope_operator_events_total", "Kubernetes Events by outcome");
   event_total.Set({{"outcome", "created"}}, static_cast<double>(events.created));
   event_total.Set({{"outcome", "repeated"}}, static_cast<double>(events.repeated));
   event_total.Set({{"outcome", "dropped"}}, static_cast<double>(events.dropped));
 
   kube::RestStats rest = client_->stats();
-  auto& requests = registry_.Counter("borescope_rest_responses_total",
+  auto& requests = registry_.Counter("borescope_operator_rest_responses_total",
                                      "Responses of the API server by status; 0 = none");
   for (const auto& [code, count] : rest.responses)
     requests.Set({{"code", std::to_string(code)}}, static_cast<double>(count));
-  registry_.Counter("borescope_rest_retries_total", "Calls repeated because the API server said so")
+  registry_.Counter("borescope_operator_rest_retries_total", "Calls repeated because the API server said so")
       .Set({}, static_cast<double>(rest.retries));
 
-  auto& watch = registry_.Counter("borescope_watch_total", "What the watches went through");
+  auto& watch = registry_.Counter("borescope_operator_watch_total", "What the watches went through");
   for (const auto& [kind, reflector] :
        {std::pair{"nodesamplers", samplers_.get()}, std::pair{"profilingsessions", sessions_.get()},
         std::pair{"nodesamplerreports", reports_.get()}}) {
@@ -353,12 +353,12 @@ void Program::Publish() {
   }
   kube::ClockOffset::Estimate offset = client_->clock_offset();
   if (offset.known) {
-    registry_.Gauge("borescope_clock_offset_seconds", "The API server's clock minus ours")
+    registry_.Gauge("borescope_operator_clock_offset_seconds", "The API server's clock minus ours")
         .Set({}, static_cast<double>(offset.offset_ns) / 1e9);
   }
-  registry_.Gauge("borescope_resident_memory_bytes", "RSS of this process")
+  registry_.Gauge("borescope_operator_resident_memory_bytes", "RSS of this process")
       .Set({}, static_cast<double>(ResidentBytes()));
-  registry_.Counter("borescope_cpu_seconds_total", "CPU time of this process")
+  registry_.Counter("borescope_operator_cpu_seconds_total", "CPU time of this process")
       .Set({}, CpuSeconds());
 }
 
