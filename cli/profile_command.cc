@@ -58,6 +58,7 @@ class Command {
       ::close(go[1]);
       char byte;
       if (::read(go[0], &byte, 1) != 1) ::_exit(127);  // we gave up before the start
+      std::signal(SIGPIPE, SIG_DFL);                    // that we ignore it is no matter of the command's
       std::vector<char*> args;
       for (const auto& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
       args.push_back(nullptr);

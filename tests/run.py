@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -43,6 +44,11 @@ def run(command, totals, suite, timeout, env=None):
                                env={**os.environ, **(env or {})}, start_new_session=True)
     seen = 0
     deadline = time.monotonic() + timeout
+    # A program that hangs without a word is ended too; SIGTERM first, so that it can take down what it started.
+    alarms = [threading.Timer(timeout + wait, os.killpg, (process.pid, number)) for wait, number in ((0, 15), (30, 9))]
+    for alarm in alarms:
+        alarm.daemon = True
+        alarm.start()
     try:
         for line in process.stdout:
             line = line.rstrip("\n")
@@ -52,17 +58,11 @@ def run(command, totals, suite, timeout, env=None):
                 seen += 1
                 totals.add(match[1], match[2], match[3])
                 say(f"  {line[:400]}")
-            if time.monotonic() > deadline:
-                break
-        code = process.wait(timeout=max(1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        code = None
-    if code is None:
-        os.killpg(process.pid, 15)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
+        code = process.wait()
+    finally:
+        for alarm in alarms:
+            alarm.cancel()
+    if time.monotonic() >= deadline:
         totals.add("FAIL", suite, f"still running after {timeout} s")
     elif code != 0 and len(totals.failed) == before:
         totals.add("FAIL", suite, f"exit code {code} without a FAIL line")
@@ -173,7 +173,11 @@ def suite_fuzz(totals, long):
         os.makedirs(work, exist_ok=True)
         command = [program, work] + ([corpus] if os.path.isdir(corpus) else [])
         command += [f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={work}/"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds + 120)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds + 120)
+        except subprocess.TimeoutExpired:
+            totals.add("FAIL", f"fuzz.{name}", f"still running {seconds + 120} s after its start")
+            continue
         runs = re.search(r"stat::number_of_executed_units: (\d+)", done.stderr)
         if done.returncode == 0 and runs and int(runs[1]) > 0:
             totals.add("PASS", f"fuzz.{name}")

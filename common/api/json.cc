@@ -45,6 +45,7 @@ constexpr size_t kMaxLossRows = 64;
 constexpr int64_t kMaxCount = INT64_MAX;
 constexpr int kMaxDurationSeconds = 3600;
 constexpr int kDaySeconds = 86400;
+constexpr int kMaxPublishDeadlineSeconds = 3000;  // stores refuse profiles that are older than an hour
 
 constexpr std::array<std::string_view, 2> kKernelStacksNames = {"Auto", "Never"};
 constexpr std::array<std::string_view, 2> kOnExceedNames = {"Throttle", "Stop"};
@@ -639,7 +640,7 @@ void Visit(A& a, ProfilingSessionSpec& x) {
   a.Texts("programLabels", x.program_labels, kMaxLabels, kLabelKey);
   a.TextMap("labels", x.labels, kMaxLabels, kLabelName, kProfileLabelValue);
   a.Texts("sinkNames", x.sink_names, kMaxSinks, kDnsLabel, 1);
-  a.Int("publishDeadlineSeconds", x.publish_deadline_seconds, 1, kDaySeconds);
+  a.Int("publishDeadlineSeconds", x.publish_deadline_seconds, 1, kMaxPublishDeadlineSeconds);
   a.OptionalInt("ttlSecondsAfterFinished", x.ttl_seconds_after_finished, 0, 365 * kDaySeconds);
   a.Enum("desiredState", x.desired_state, kDesiredStateNames);
 }
@@ -775,7 +776,7 @@ void Visit(A& a, Job& x) {
   a.Time("endTime", x.end_time);
   a.Int("durationSeconds", x.duration_seconds, 0, kMaxDurationSeconds);
   a.Time("waitUntil", x.wait_until);
-  a.Int("publishDeadlineSeconds", x.publish_deadline_seconds, 0, kDaySeconds);
+  a.Int("publishDeadlineSeconds", x.publish_deadline_seconds, 0, kMaxPublishDeadlineSeconds);
   a.With("budget", [&](A& budget) {
     budget.Int("cpuMillis", x.budget.cpu_millis, 1, kMaxCount);
     budget.Int("memoryBytes", x.budget.memory_bytes, 1, kMaxCount);

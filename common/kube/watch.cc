@@ -158,24 +158,35 @@ class Pacer {
     const bool broke_off = !outcome.status.ok() && outcome.heard > 0 && outcome.status.error().code == ErrorCode::kUnavailable;
     if (!brief && (outcome.status.ok() || broke_off)) {
       stats->last_error.clear();
+      said_.clear();
       return milliseconds(0);
     }
     ++stats->errors;
     stats->last_error = outcome.status.ok() ? "the watch ended at once" : outcome.status.error().message;
+    Say(stats->last_error);
     // The position is lost: that is cured by the list that follows, at once unless it happens again and again.
     return std::max(outcome.relist && std::exchange(relist_is_new_, false) ? milliseconds(0) : backoff_.Next(), outcome.wait);
   }
   milliseconds AfterListError(const Error& error, milliseconds asked, WatchStats* stats) {
     ++stats->errors;
     stats->last_error = error.message;
+    Say(stats->last_error);
     return std::max(backoff_.Next(), asked);
   }
   void Heard() { relist_is_new_ = true; }
 
  private:
+  // Once for each new reason: a watch that does not work must not do so in silence, nor fill the log.
+  void Say(const std::string& error) {
+    if (error == said_) return;
+    said_ = error;
+    Log(LogLevel::kWarning, "a watch does not work; it is tried again", {{"error", error}});
+  }
+
   const WatchTiming timing_;
   Backoff backoff_;
   bool relist_is_new_ = true;
+  std::string said_;
 };
 
 }  // namespace

@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kPushPath = "/push.v1.PusherService/Push";
 constexpr size_t kMaxMessageBytes = 256;
 
-bool WorthRepeating(int status) { return status == 408 || status == 429 || status >= 500; }
+// 401 and 403: a token that is being rotated on one side first; the publish deadline bounds it.
+bool WorthRepeating(int status) { return status == 401 || status == 403 || status == 408 || status == 429 || status >= 500; }
 
 // How long the server wants to be left alone, from Retry-After in seconds; at most 5 minutes.
 std::chrono::milliseconds RetryAfter(const http::Response& response) {

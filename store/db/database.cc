@@ -228,6 +228,15 @@ Result<Database::Evicted> Database::Evict(int64_t before_ns, int64_t max_bytes) 
     evicted.by_age += writer_.changes();
     if (writer_.changes() < kStep) break;
   }
+  // Records of sessions never take more than a tenth: they would push out the profiles else.
+  while (true) {
+    std::lock_guard lock(write_mutex_);
+    ASSIGN_OR_RETURN(int64_t bytes, writer_.Number("SELECT coalesce(sum(length(json)), 0) FROM sessions"));
+    if (bytes <= max_bytes / 10) break;
+    ASSIGN_OR_RETURN(Statement remove,
+                     Statement::Prepare(writer_, "DELETE FROM sessions WHERE rowid IN (SELECT rowid FROM sessions ORDER BY updated_ns LIMIT ?1)"));
+    RETURN_IF_ERROR(remove.Bind(1, kStep).Run());
+  }
   while (true) {
     std::lock_guard lock(write_mutex_);
     ASSIGN_OR_RETURN(int64_t pages, writer_.Number("PRAGMA page_count"));
