@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/json.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 
 namespace borescope::op {
@@ -83,6 +84,7 @@ kube::Resource ResourceOf(std::string_view plural) {
 }
 
 kube::CallOptions KubeApi::Options(std::string subresource) const {
+  last_call_ = NowNs(CLOCK_MONOTONIC);
   kube::CallOptions options;
   options.subresource = std::move(subresource);
   options.timeout = kCallTimeout;

@@ -48,6 +48,8 @@ class KubeApi : public ApiServer {
   void CheckWatches();
   size_t pod_watches() const { return watches_.size(); }
   uint64_t records_lost() const { return records_lost_; }
+  // When the last call began, CLOCK_MONOTONIC; 0 = none yet. From any thread.
+  int64_t last_call() const { return last_call_; }
 
  private:
   struct PodWatch {
@@ -55,6 +57,7 @@ class KubeApi : public ApiServer {
         alive;  // false: what is still in the inbox is of a watch that has ended
     std::unique_ptr<kube::Reflector> reflector;
   };
+  // For a call that is made now.
   kube::CallOptions Options(std::string subresource = "") const;
 
   kube::RestClient* const client_;
@@ -65,6 +68,7 @@ class KubeApi : public ApiServer {
   std::map<std::string, PodWatch> watches_;
   std::chrono::steady_clock::time_point store_rests_until_{};
   uint64_t records_lost_ = 0;
+  mutable std::atomic<int64_t> last_call_{0};
 };
 
 }  // namespace borescope::op

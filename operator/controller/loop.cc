@@ -390,14 +390,18 @@ void Loop::Forget(const std::string& key, const std::string& uid, int64_t now) {
   world_.memory.erase(uid);
   size_t slash = key.find('/');
   std::string ns = key.substr(0, slash);
+  // Also of sessions that never came as far as pods: their workload was missing.
+  auto left = world_.sessions.lower_bound(ns + "/");
+  if (left == world_.sessions.end() || !left->first.starts_with(ns + "/")) {
+    std::erase_if(world_.workloads,
+                  [&](const auto& entry) { return entry.first.namespace_name == ns; });
+  }
   auto interest = interest_.find(ns);
   if (interest == interest_.end() || interest->second.erase(key) == 0) return;
   if (interest->second.empty()) {
     interest_.erase(interest);
     server_->UnwatchPods(ns);
     world_.namespaces.erase(ns);
-    std::erase_if(world_.workloads,
-                  [&](const auto& entry) { return entry.first.namespace_name == ns; });
     return;
   }
   auto known = world_.namespaces.find(ns);

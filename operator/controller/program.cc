@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -19,7 +20,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kTick = 1'000'000'000;
-// The loop may hang in a call for its time-out; longer means that it is stuck.
+// The loop may hang in a call for its time-outs, and make many; longer without one means that it is
+// stuck.
 constexpr int64_t kStuck = 60'000'000'000;
 constexpr std::chrono::milliseconds kEventGrace{2'000};
 
@@ -151,7 +153,7 @@ Status Program::Start() {
     return response;
   });
   server_.Handle("GET", "/healthz", [this](const http::Request&) {
-    int64_t age = NowNs(CLOCK_MONOTONIC) - last_tick_;
+    int64_t age = NowNs(CLOCK_MONOTONIC) - std::max(last_tick_.load(), api_.last_call());
     if (age < kStuck) return http::Response::Text(200, "ok");
     return http::Response::Text(500,
                                 "the loop has not run for " + std::to_string(age / kTick) + " s");
@@ -282,7 +284,7 @@ void Program::Tick(int64_t now) {
   // be on its way.
   if (reports_) {
     bool broken = !reports_->stats().last_error.empty();
-    if (cut_off_ && !broken) loop_.OnReconnect(now);
+    if (cut_off_ || broken) loop_.OnReconnect(now);
     cut_off_ = broken;
   }
   Publish();

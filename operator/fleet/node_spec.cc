@@ -44,6 +44,7 @@ class Room {
         ++new_pods;
       } else {
         merged.pod_labels.insert(pod.pod_labels.begin(), pod.pod_labels.end());
+        if (merged.pod_labels.size() > kMaxPodLabels) return false;
         removed += PodBytes(it->second);
       }
       added += PodBytes(merged);

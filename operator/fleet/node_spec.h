@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <set>
 #include <string>
 #include <vector>
@@ -8,6 +9,9 @@
 #include "common/api/types.h"
 
 namespace borescope::op {
+
+// Of one pod, those that all jobs on it ask for.
+inline constexpr size_t kMaxPodLabels = 64;
 
 // What one session wants of one node.
 struct Assignment {
@@ -19,7 +23,7 @@ struct Assignment {
 struct NodePlan {
   api::NodeSamplerSpec spec;      // jobs sorted by id, pods by uid
   std::set<std::string> refused;  // ids of jobs that did not fit: kMaxNodeSamplerSpecBytes,
-                                  // kMaxJobsPerNode, kMaxPodsPerNode
+                                  // kMaxJobsPerNode, kMaxPodsPerNode, kMaxPodLabels
 };
 
 // The NodeSampler.spec of a node: a function of what all sessions want there, and of what stands

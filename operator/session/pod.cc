@@ -63,6 +63,25 @@ std::string EscapeDots(std::string_view key) {
   return out;
 }
 
+// Bounds of NodeSampler.spec.pods[]: one text beyond them and the API server refuses the whole spec
+// of the node, other sessions' jobs included.
+constexpr size_t kMaxLabelBytes = 253;
+constexpr size_t kMaxPodLabelBytes = 63;
+constexpr size_t kMaxImageBytes = 1024;
+constexpr size_t kMaxVersionBytes = 128;
+constexpr size_t kMaxContainers = 64;
+
+// The uid in the cgroups of a static pod. The annotation counts on nothing but a mirror pod, which
+// its Node owns, and is an MD5 there.
+std::string StaticPodUid(const Pod& pod) {
+  if (!pod.controller || pod.controller->kind != "Node" || pod.config_hash == pod.uid) return {};
+  constexpr size_t kMd5Digits = 32;
+  bool hash =
+      pod.config_hash.size() == kMd5Digits &&
+      pod.config_hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return hash ? pod.config_hash : std::string();
+}
+
 std::string Label(const std::map<std::string, std::string>& labels, std::string_view key) {
   auto it = labels.find(std::string(key));
   return it == labels.end() ? std::string() : it->second;
@@ -161,7 +180,7 @@ api::NodePod MakeNodePod(const Pod& pod, const Controller& workload, std::string
                          const std::vector<std::string>& pod_labels) {
   api::NodePod out;
   out.uid = pod.uid;
-  if (pod.config_hash != pod.uid) out.cgroup_uid = pod.config_hash;
+  out.cgroup_uid = StaticPodUid(pod);
   out.namespace_name = pod.namespace_name;
   out.name = pod.name;
 
@@ -175,12 +194,24 @@ api::NodePod MakeNodePod(const Pod& pod, const Controller& workload, std::string
   if (!cluster.empty()) out.labels["cluster"] = cluster;
   std::string version = Label(pod.labels, kVersionLabel);
   if (!version.empty()) out.labels["version"] = version;
-  for (const PodContainerState& container : pod.containers) {
-    out.containers.push_back({container.name, container.image,
-                              version.empty() ? ImageVersion(container.image) : version});
+  for (auto& [key, value] : out.labels) value = SanitizeName(value, kMaxLabelBytes);
+
+  std::vector<PodContainerState> containers = pod.containers;
+  // Those that run are what there is to sample.
+  if (containers.size() > kMaxContainers) {
+    std::stable_partition(containers.begin(), containers.end(),
+                          [](const PodContainerState& c) { return c.running; });
+    containers.resize(kMaxContainers);
+  }
+  for (const PodContainerState& container : containers) {
+    out.containers.push_back(
+        {container.name, SanitizeName(container.image, kMaxImageBytes),
+         SanitizeName(version.empty() ? ImageVersion(container.image) : version,
+                      kMaxVersionBytes)});
   }
   for (const std::string& key : pod_labels) {
-    if (auto it = pod.labels.find(key); it != pod.labels.end()) out.pod_labels.insert(*it);
+    if (auto it = pod.labels.find(key); it != pod.labels.end())
+      out.pod_labels[key] = SanitizeName(it->second, kMaxPodLabelBytes);
   }
   return out;
 }

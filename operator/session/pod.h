@@ -61,7 +61,8 @@ std::string ImageVersion(std::string_view image);
 
 // What stands in a NodeSampler for the pod: identity labels (design §2), containers with their
 // versions and, of the pod's labels, those asked for. `workload` is the top controller, or the pod
-// itself.
+// itself. Texts are cut to the bounds of the NodeSampler, and of more than 64 containers those that
+// run come first.
 api::NodePod MakeNodePod(const Pod& pod, const Controller& workload, std::string_view cluster,
                          const std::vector<std::string>& pod_labels);
 

@@ -2,9 +2,11 @@
 #include "operator/session/reconcile.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
+#include "common/api/json.h"
 #include "common/base/clock.h"
 #include "operator/session/refusals.h"
 #include "operator/session/results.h"
@@ -66,7 +68,9 @@ class Planner {
     } else {
       Accept();
     }
-    if (!(status_ == session_.status)) {
+    // As it would be written: texts are cut to the bounds of the CRD on their way, so that what was
+    // read back is never equal to a longer one.
+    if (!api::SessionStatusPatch(session_.metadata, session_.status, status_).empty()) {
       plan_.events = Transitions();
       plan_.status = std::move(status_);
     }
@@ -229,6 +233,11 @@ class Planner {
   void SetWindow(int64_t start) {
     status_.start_time = start;
     status_.end_time = start + duration();
+  }
+  // Whether any plan was written since acceptance, which leaves "NotStarted".
+  bool followed() const {
+    const api::Condition* published = api::FindCondition(session_.status.conditions, "Published");
+    return published != nullptr && published->reason != "NotStarted";
   }
   bool waiting() const { return session_.status.start_time == 0; }
   // Ended before its time, by the user.
@@ -446,13 +455,16 @@ class Planner {
                     "node " + Quote(view.node) +
                         " has no room for this job: its NodeSampler holds at most " +
                         std::to_string(api::kMaxJobsPerNode) + " jobs, " +
-                        std::to_string(api::kMaxPodsPerNode) + " pods and " +
+                        std::to_string(api::kMaxPodsPerNode) + " pods, " +
+                        std::to_string(kMaxPodLabels) + " `podLabels` of one pod and " +
                         std::to_string(api::kMaxNodeSamplerSpecBytes >> 10) +
-                        " KiB; lower `spec.target.maxPods`, or wait for other sessions to end");
+                        " KiB; lower `spec.target.maxPods`, ask for fewer `spec.podLabels`, or "
+                        "wait for other sessions to end");
       }
     } else if (view.report == nullptr) {
-      view.silent = now_ >= given_at + kAnswerTime;
-      Requeue(given_at + kAnswerTime);
+      int64_t answer_by = std::max(given_at, world_.listening_since) + kAnswerTime;
+      view.silent = now_ >= answer_by;
+      Requeue(answer_by);
       if (view.silent) {
         view.reason = "SamplerNotResponding";
         view.message = "the sampler on node " + Quote(view.node) +
@@ -526,7 +538,8 @@ class Planner {
         pod.state = PodState::kFailed;
         pod.reason = "TooManyTargetsOnNode";
         pod.message = "the NodeSampler of node " + Quote(view.node) +
-                      " is full; lower `spec.target.maxPods`, or wait for other sessions to end";
+                      " is full; lower `spec.target.maxPods`, ask for fewer `spec.podLabels`, or "
+                      "wait for other sessions to end";
       } else if (view.report != nullptr && view.state != PodState::kFailed) {
         JudgePod(*view.report, node_pod.uid, pod);
       }
@@ -737,6 +750,12 @@ class Planner {
       if (stopped() && (nodes_.empty() || reasons == std::set<std::string>{"NotRunning"})) {
         return Finish(api::Phase::kStopped, "Stopped",
                       "stopped by `spec.desiredState` before anything was sampled");
+      }
+      if (pods_.empty() && targets.matched > 0 && !followed()) {
+        const std::string kMessage =
+            "the operator was not running inside the window; create the session again";
+        Set("Started", "False", "NotStarted", kMessage);
+        return Finish(api::Phase::kFailed, "NotStarted", kMessage);
       }
       std::string reason = reasons.size() == 1 && !reasons.begin()->empty() ? *reasons.begin()
                            : pods_.empty()                                  ? "NoMatchingPods"

@@ -125,9 +125,11 @@ std::string OpenCommand(std::string_view store, const std::string& query,
   while (store.ends_with('/')) store.remove_suffix(1);
   // Milliseconds, outwards: a window that touches either end belongs to the session.
   int64_t from = status.start_time / 1'000'000, until = (status.end_time + 999'999) / 1'000'000;
-  return "go tool pprof -http=: '" + std::string(store) +
-         "/pyroscope/render?query=" + Encode(query) + "&from=" + std::to_string(from) +
-         "&until=" + std::to_string(until) + "&format=pprof'";
+  // pprof's own client sends no bearer token.
+  return "curl -sSf -H \"Authorization: Bearer $BORESCOPE_TOKEN\" -o profile.pb.gz '" +
+         std::string(store) + "/pyroscope/render?query=" + Encode(query) +
+         "&from=" + std::to_string(from) + "&until=" + std::to_string(until) +
+         "&format=pprof' && go tool pprof -http=: profile.pb.gz";
 }
 
 }  // namespace

@@ -85,10 +85,13 @@ Match MatchPods(const World& world, const api::ProfilingSession& session, int64_
   if (target.workload_ref) {
     Lookup lookup = WorkloadLookup(session);
     auto it = world.workloads.find(lookup);
-    bool stale = it != world.workloads.end() && !it->second.found &&
-                 now >= it->second.checked_at + kLookAgain;
-    if (it == world.workloads.end() || stale) match.lookups.push_back(lookup);
-    if (it == world.workloads.end()) return match;
+    // An answer from before the session was there may be of a workload that is gone or made anew.
+    auto memory = world.memory.find(session.metadata.uid);
+    int64_t first_seen = memory == world.memory.end() ? now : memory->second.first_seen;
+    bool known = it != world.workloads.end() && it->second.checked_at >= first_seen;
+    bool stale = known && !it->second.found && now >= it->second.checked_at + kLookAgain;
+    if (!known || stale) match.lookups.push_back(lookup);
+    if (!known) return match;
     workload = &it->second;
     if (!workload->error.empty()) {
       match.error = workload->error;

@@ -158,5 +158,67 @@ TEST(Loop, LatePodsGetTheRestAndLostOnesStay) {
               HasSubstr("into the window"));
 }
 
+// What the tick does while the watch of the reports is broken.
+TEST(Loop, NobodyIsJudgedWhileNothingCanBeHeard) {
+  Cluster cluster;
+  cluster.AddNode("n1");
+  cluster.silent = {"n1"};
+  cluster.AddPod("web", "n1", {{"app", "web"}});
+  cluster.Apply("one", Selecting({{"app", "web"}}, 60));
+  cluster.on_step = [&] {
+    if (cluster.now % kSecond == 0 && cluster.now < kEpoch + 20 * kSecond)
+      cluster.loop->OnReconnect(cluster.now);
+  };
+  cluster.Run(21 * kSecond);
+  EXPECT_EQ(cluster.Reason("shop/one", "Accepted"), "True/Valid");
+  cluster.Run(3 * kSecond);
+  EXPECT_EQ(cluster.Reason("shop/one", "Accepted"), "False/SamplerNotResponding");
+}
+
+TEST(Loop, TextsThatAreCutDoNotMakeItSpin) {
+  Cluster cluster;
+  cluster.AddNode("n1");
+  for (int i = 0; i < 20; ++i) {
+    std::string name = "web-" + std::to_string(10 + i) + "-";
+    cluster.AddPod(name + std::string(60 - name.size(), 'x'), i == 0 ? "n1" : "n2", {{"app", "web"}});
+  }
+  cluster.Apply("one", Selecting({{"app", "web"}}, 10));
+  cluster.Run(5 * kSecond);
+  uint64_t before = cluster.loop->stats().plans;
+  cluster.Run(4 * kSecond);
+  EXPECT_LE(cluster.loop->stats().plans - before, 20u);
+}
+
+TEST(Loop, AWorkloadThatWasMissingIsLookedUpForTheNextSessionAndForgottenWithTheLast) {
+  Cluster cluster;
+  cluster.AddNode("n1");
+  api::ProfilingSessionSpec spec;
+  spec.target.workload_ref = api::WorkloadRef{"StatefulSet", "db"};
+  spec.duration_seconds = 2;
+  cluster.Apply("one", spec);
+  cluster.Run(1 * kSecond);
+  EXPECT_EQ(cluster.Reason("shop/one", "Finished"), "True/NoMatchingPods");
+  EXPECT_TRUE(cluster.loop->world().workloads.empty());
+
+  // A session that waits holds the answer; a second one does not take it for its own.
+  api::ProfilingSessionSpec waiting = spec;
+  waiting.target.wait_seconds = 600;
+  cluster.Apply("two", waiting);
+  cluster.Run(1 * kSecond);
+  ASSERT_FALSE(cluster.loop->world().workloads.empty());
+  Workload workload;
+  workload.found = true;
+  workload.uid = "db-uid";
+  workload.selector = {{{"app", "db"}}, {}};
+  cluster.workloads[{"shop", "StatefulSet", "db", ""}] = workload;
+  Pod& pod = cluster.AddPod("db-0", "n1", {{"app", "db"}});
+  pod.controller = Controller{"StatefulSet", "db", "db-uid"};
+  cluster.Apply("three", spec);
+  cluster.Run(6 * kSecond);
+  EXPECT_EQ(cluster.Reason("shop/three", "Finished"), "True/Completed");
+  EXPECT_EQ(cluster.Reason("shop/two", "Finished"), "True/Completed");
+  EXPECT_TRUE(cluster.loop->world().workloads.empty());
+}
+
 }  // namespace
 }  // namespace borescope::op

@@ -108,6 +108,22 @@ TEST(ComposeNodeSpec, StaysWithinItsBoundsAndNeverPushesOutWhatStands) {
   EXPECT_TRUE(next.refused.contains(grown));
 }
 
+TEST(ComposeNodeSpec, AtMostSoManyPodLabelsOfAPod) {
+  std::vector<Assignment> all;
+  for (int i = 0; i < 5; ++i) {
+    all.push_back(Make("s" + std::to_string(i), {"p"}));
+    for (int label = 0; label < 15; ++label)
+      all.back().pods[0].pod_labels["l" + std::to_string(i) + "-" + std::to_string(label)] = "v";
+  }
+  NodePlan plan = ComposeNodeSpec(Pointers(all), {});
+  EXPECT_EQ(plan.refused, std::set<std::string>{all[4].job.id});
+  ASSERT_EQ(plan.spec.pods.size(), 1u);
+  EXPECT_EQ(plan.spec.pods[0].pod_labels.size(), 60u);
+  EXPECT_EQ(ComposeNodeSpec(Pointers(all), plan.spec).spec, plan.spec);
+  all[4].pods[0].pod_labels = {{"l0-0", "v"}, {"a", "v"}, {"b", "v"}, {"c", "v"}, {"d", "v"}};
+  EXPECT_TRUE(ComposeNodeSpec(Pointers(all), plan.spec).refused.empty()) << "64 fit";
+}
+
 TEST(ComposeNodeSpec, AtMostSoManyJobs) {
   std::vector<Assignment> all;
   for (size_t i = 0; i < api::kMaxJobsPerNode + 3; ++i)

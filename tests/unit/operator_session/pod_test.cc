@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/api/json.h"
 #include "common/kube/projection.h"
 
 namespace borescope::op {
@@ -75,7 +76,7 @@ TEST(Pod, ImageVersions) {
 TEST(Pod, IdentityLabels) {
   Pod pod = Parse(kPod);
   api::NodePod out = MakeNodePod(pod, {"Deployment", "checkout", "d"}, "prod", {"tier", "absent"});
-  EXPECT_EQ(out.cgroup_uid, "hash");
+  EXPECT_EQ(out.cgroup_uid, "") << "no mirror pod";
   EXPECT_EQ(out.labels, (std::map<std::string, std::string>{{"service_name", "second"},
                                                             {"namespace", "shop"},
                                                             {"pod", "checkout-7d9f-x2"},
@@ -89,19 +90,66 @@ TEST(Pod, IdentityLabels) {
   EXPECT_EQ(out.containers[2].version, "0123456789ab");
 
   pod.service_name.clear();
-  pod.config_hash.clear();
   pod.labels["app.kubernetes.io/version"] = "9";
   out = MakeNodePod(pod, {"Deployment", "d", "d"}, "", {});
   EXPECT_EQ(out.labels.at("service_name"), "checkout");
   EXPECT_EQ(out.labels.at("version"), "9");
   EXPECT_EQ(out.containers[1].version, "9");
   EXPECT_FALSE(out.labels.contains("cluster"));
-  EXPECT_EQ(out.cgroup_uid, "");
   pod.labels["app.kubernetes.io/instance"] = "checkout-eu";
   EXPECT_EQ(MakeNodePod(pod, {"Deployment", "d", "d"}, "", {}).labels.at("service_name"),
             "checkout-eu");
   pod.labels.clear();
   EXPECT_EQ(MakeNodePod(pod, {"Deployment", "d", "d"}, "", {}).labels.at("service_name"), "d");
+}
+
+TEST(Pod, TheCgroupUidOfAStaticPodIsItsHash) {
+  const std::string kHash = "0123456789abcdef0123456789abcdef";
+  Pod pod = Parse(kPod);
+  auto uid = [&] { return MakeNodePod(pod, {"Pod", "p", "p"}, "", {}).cgroup_uid; };
+  pod.config_hash = kHash;
+  EXPECT_EQ(uid(), "") << "anybody may write that annotation";
+  pod.controller = Controller{"Node", "n1", "nu"};
+  EXPECT_EQ(uid(), kHash);
+  for (const std::string& odd : {std::string(), kHash + "0", std::string(64, 'a'), "../" + kHash.substr(3)}) {
+    pod.config_hash = odd;
+    EXPECT_EQ(uid(), "") << odd;
+  }
+}
+
+// One text too long and the API server refuses the spec of the whole node.
+TEST(Pod, WhatTenantsWriteIsCutToTheBoundsOfTheNodeSampler) {
+  Pod pod = Parse(kPod);
+  pod.service_name = std::string(5000, 's') + "\n";
+  pod.labels["tier"] = std::string(300, 't');
+  pod.containers.clear();
+  for (int i = 0; i < 90; ++i) {
+    pod.containers.push_back({"c" + std::to_string(i),
+                              "registry/" + std::string(3000, 'i') + ":" + std::string(300, 'v'),
+                              i >= 80, i >= 80});
+  }
+  api::NodePod out =
+      MakeNodePod(pod, {std::string(300, 'k'), std::string(400, 'w'), "d"}, std::string(500, 'c'), {"tier"});
+  for (const auto& [key, value] : out.labels) EXPECT_LE(value.size(), 253u) << key;
+  EXPECT_TRUE(out.labels.at("service_name").starts_with("sss"));
+  EXPECT_EQ(out.labels.at("namespace"), "shop");
+  EXPECT_LE(out.pod_labels.at("tier").size(), 63u);
+  ASSERT_EQ(out.containers.size(), 64u);
+  EXPECT_EQ(out.containers[0].name, "c80") << "those that run come first";
+  EXPECT_EQ(out.containers[10].name, "c0");
+  for (const api::PodContainer& container : out.containers) {
+    EXPECT_LE(container.image.size(), 1024u);
+    EXPECT_LE(container.version.size(), 128u);
+  }
+  api::NodeSampler sampler;
+  sampler.metadata.name = "n1";
+  sampler.spec.pods = {out};
+  auto read = api::ParseNodeSampler(api::ToJson(sampler));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->spec, sampler.spec);
+
+  pod.labels["app.kubernetes.io/version"] = std::string(300, '9');
+  EXPECT_LE(MakeNodePod(pod, {"Pod", "p", "p"}, "", {}).containers[0].version.size(), 128u);
 }
 
 }  // namespace

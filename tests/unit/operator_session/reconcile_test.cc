@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include "common/api/json.h"
+
 namespace borescope::op {
 namespace {
 
@@ -114,7 +118,7 @@ TEST(Refusal, NoSuchWorkload) {
   Fixture f;
   f.session.spec.target = {};
   f.session.spec.target.workload_ref = api::WorkloadRef{"Deployment", "web"};
-  f.world.workloads[{"shop", "Deployment", "web", ""}] = {};
+  f.world.workloads[{"shop", "Deployment", "web", ""}].checked_at = kNow;
   f.Step();
   f.ExpectRefused("NoMatchingPods");
   EXPECT_THAT(f.Message("Accepted"),
@@ -247,6 +251,21 @@ TEST(Refusal, OneSilentSamplerOfTwoIsNoRefusal) {
   f.Step();
   EXPECT_EQ(f.Reason("Degraded"), "False/AsExpected");
   EXPECT_EQ(f.session.status.targets.sampling, 2);
+}
+
+TEST(Refusal, NobodyIsJudgedByASilenceBeforeTheOperatorListened) {
+  Fixture f;
+  f.AddPod("a", "n1");
+  f.AddSampler("n1");
+  f.Settle();
+  f.now += 10 * kSecond;  // the watch of the reports was broken all that time
+  f.world.listening_since = f.now;
+  SessionPlan plan = f.Step();
+  EXPECT_EQ(f.Reason("Accepted"), "True/Valid");
+  EXPECT_EQ(plan.requeue_at, f.now + kAnswerTime);
+  f.now += kAnswerTime;
+  f.Step();
+  EXPECT_EQ(f.Reason("Accepted"), "False/SamplerNotResponding");
 }
 
 // ---- The course of a session
@@ -514,6 +533,71 @@ TEST(Session, ATopDetailListIsBoundedAndFailuresComeFirst) {
   for (int i = 0; i < 20; ++i)
     EXPECT_EQ(f.session.status.target_details[static_cast<size_t>(i)].state, "Failed");
   EXPECT_EQ(f.session.status.targets.failed, 20);
+}
+
+// The API layer cuts texts to the bounds of the CRD: what is read back is shorter than the plan.
+TEST(Session, TextsThatAreCutAreNotWrittenAgain) {
+  Fixture f;
+  for (int i = 0; i < 20; ++i) {
+    std::string name = "web-" + std::to_string(10 + i) + "-";
+    f.AddPod(name + std::string(60 - name.size(), 'x'), i == 0 ? "n1" : "node-without-sampler");
+  }
+  f.AddSampler("n1");
+  int writes = 0;
+  bool cut = false;
+  for (int i = 0; i < 10; ++i) {
+    SessionPlan plan = f.Plan();
+    f.world.memory["su"] = plan.memory;
+    for (const auto& [node, assignment] : plan.assignments) {
+      api::NodeSampler sampler = f.world.samplers.at(node);
+      sampler.spec = ComposeNodeSpec({&assignment}, sampler.spec).spec;
+      f.world.SetSampler(sampler);
+    }
+    if (!plan.status) continue;
+    ++writes;
+    api::ProfilingSession written = f.session;
+    written.status = *plan.status;
+    auto read = api::ParseProfilingSession(api::ToJson(written));
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    cut |= api::FindCondition(read->status.conditions, "TargetsResolved")->message !=
+           api::FindCondition(plan.status->conditions, "TargetsResolved")->message;
+    f.session.status = read->status;
+  }
+  EXPECT_TRUE(cut) << "else this test shows nothing";
+  EXPECT_EQ(f.Reason("Degraded"), "True/SomeTargetsFailed");
+  EXPECT_LE(writes, 3);
+  EXPECT_FALSE(f.Plan().status);
+  EXPECT_TRUE(f.Plan().events.empty());
+}
+
+TEST(Session, AnOperatorThatWasDownForTheWholeWindowSaysSo) {
+  Fixture f;
+  f.AddPod("a", "n1");
+  f.AddSampler("n1");
+  f.Step();  // accepted, and then it dies
+  ASSERT_EQ(f.Reason("Accepted"), "True/Valid");
+  f.world.memory.clear();
+  f.now += 100 * kSecond;
+  f.world.listening_since = f.now;
+  f.Step();
+  EXPECT_EQ(f.Reason("Failed"), "True/NotStarted");
+  EXPECT_EQ(f.Reason("Started"), "False/NotStarted");
+  EXPECT_EQ(f.Message("Failed"),
+            "the operator was not running inside the window; create the session again");
+  EXPECT_EQ(f.Message("Started"), f.Message("Failed"));
+}
+
+TEST(Session, PodsThatAreGoneBeforeTheyAreSampledAreNotTheOperatorsFault) {
+  Fixture f;
+  f.AddPod("a", "n1");
+  f.AddSampler("n1");
+  f.Step();
+  f.world.namespaces["shop"].pods.clear();
+  f.now += kSecond;
+  f.Step();
+  f.now += 100 * kSecond;
+  f.Step();
+  EXPECT_EQ(f.Reason("Failed"), "True/NoMatchingPods");
 }
 
 TEST(Session, TimeAloneWritesNothing) {

@@ -120,11 +120,11 @@ TEST(MakeResults, TheCommandThatOpensIt) {
       R"(process_cpu:cpu:nanoseconds:cpu:nanoseconds{namespace="shop",profiling_session="checkout-1"})");
   EXPECT_EQ(
       rows[0].url,
-      "go tool pprof -http=: "
+      "curl -sSf -H \"Authorization: Bearer $BORESCOPE_TOKEN\" -o profile.pb.gz "
       "'http://10.0.0.1:4040/pyroscope/"
       "render?query=process_cpu%3Acpu%3Ananoseconds%3Acpu%3Ananoseconds%7Bnamespace%3D%22shop%22"
       "%2Cprofiling_session%3D%22checkout-1%22%7D&from=1790000000123&until=1790000060124&format="
-      "pprof'");
+      "pprof' && go tool pprof -http=: profile.pb.gz");
   EXPECT_THAT(
       MakeResults(session, session.status, {&report}, true, "https://store.example/")[0].url,
       HasSubstr("'https://store.example/pyroscope/render"));

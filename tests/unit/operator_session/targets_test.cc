@@ -154,6 +154,31 @@ TEST(MatchPods, OtherKindsByTheirOwnUid) {
   }
 }
 
+TEST(MatchPods, ASessionDoesNotTrustAnAnswerFromBeforeItsTime) {
+  Fixture f;
+  f.session.spec.target.workload_ref = api::WorkloadRef{"StatefulSet", "w"};
+  Lookup lookup{"shop", "StatefulSet", "w", ""};
+  for (bool found : {false, true}) {
+    f.world.memory.clear();
+    f.world.workloads[lookup] = {.found = found,
+                                 .uid = found ? "made anew since" : "",
+                                 .selector = {{{"app", "w"}}, {}},
+                                 .controller = {},
+                                 .error = "",
+                                 .checked_at = 100};
+    Match match = MatchPods(f.world, f.session, 101);  // seen for the first time
+    EXPECT_FALSE(match.known);
+    EXPECT_EQ(match.missing, "");
+    EXPECT_EQ(match.lookups, std::vector<Lookup>{lookup});
+    f.world.memory["su"].first_seen = 101;
+    EXPECT_FALSE(MatchPods(f.world, f.session, 150).known) << "still not answered";
+    f.world.workloads[lookup].checked_at = 101;
+    match = MatchPods(f.world, f.session, 150);
+    EXPECT_TRUE(match.known);
+    EXPECT_TRUE(match.lookups.empty());
+  }
+}
+
 TEST(MatchPods, EndedPodsAreCountedApart) {
   Fixture f;
   f.session.spec.target.pod_name = "web";
