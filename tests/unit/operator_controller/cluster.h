@@ -118,7 +118,8 @@ class Cluster : public ApiServer {
       if (dead_ && now >= restart_at_) StartOperator();
       if (!dead_) {
         Deliver();
-        while (!dead_) {
+        // Bounded: a loop that spins is to fail a test, not to hang it.
+        for (int rounds = 0; !dead_ && rounds < 100; ++rounds) {
           int64_t next = loop->RunOnce(now);
           if (next == 0 || next > now) break;
         }
