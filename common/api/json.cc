@@ -767,7 +767,7 @@ void Visit(A& a, Job& x) {
   a.Object("session", x.session, kRequired);
   a.Texts("podUIDs", x.pod_uids, kMaxPodsPerNode, kUid);
   a.Texts("containerNames", x.container_names, kMaxContainers, TextRule{63});
-  a.List("profiles", x.profiles, kMaxProfiles);
+  a.List("profiles", x.profiles, kMaxProfiles, 1);
   a.Enum("kernelStacks", x.kernel_stacks, kKernelStacksNames);
   a.Texts("podLabels", x.pod_labels, kMaxLabels, TextRule{317});
   a.TextMap("labels", x.labels, kMaxLabels, TextRule{63}, kProfileLabelValue);

@@ -25,6 +25,7 @@ constexpr int64_t kWindowDelayNs = 250'000'000;
 constexpr int64_t kFirstProgressNs = 2 * kSecond;
 constexpr int64_t kProgressEveryNs = 10 * kSecond;
 constexpr int64_t kSkewNs = kSecond;
+constexpr int64_t kGridSlackNs = 1'000'000;  // two readings of a pair of clocks differ by less
 constexpr int64_t kStatusEveryNs = 10 * kSecond;
 constexpr std::string_view kCpuProfileName = "process_cpu";
 
@@ -232,7 +233,11 @@ void Agent::Run(int stop_fd) {
       for (const std::string& id : jobs) Choose(id, cgroup_id, now);
     }
     UpdateFigures(now);
-    Apply(machine_.OnTick(now), now);
+    std::vector<Action> due = machine_.OnTick(now);
+    Apply(due, now);
+    // A job that came back while its end was being drained can be taken anew.
+    bool forgot = std::any_of(due.begin(), due.end(), [](const Action& action) { return action.kind == Action::Kind::kForget; });
+    if (forgot && have_spec_ && have_report_) ApplySpec(now);
     CloseWindows(now);
     FollowPublishing(now);
     if (!job_of_engine_id_.empty() && NowNs(CLOCK_MONOTONIC) >= next_account_mono_ns_) AccountCost();
@@ -354,6 +359,11 @@ void Agent::Apply(const std::vector<Action>& actions, Now now) {
         if (job != nullptr && armed) {
           engine_->SetWindow(runtime->second.engine_id, job->start_boot_ns, job->deadline_boot_ns);
           publisher_->SetDeadline(action.job_id, job->deadline_boot_ns + job->spec.publish_deadline_seconds * kSecond);
+          // Still waiting: the window is not one that a container of ours began, so the grid is another one.
+          int64_t start_mono_ns = BootToMono(job->start_boot_ns);
+          if (job->state == api::JobState::kWaiting && std::abs(start_mono_ns - runtime->second.grid_mono_ns) > kGridSlackNs) {
+            RestartGrid(runtime->second, start_mono_ns, job->start_real_ns);
+          }
         }
         break;
       case Action::Kind::kSetPods:
@@ -402,6 +412,7 @@ void Agent::Arm(const std::string& job_id, Now now) {
   order.start_boot_ns = waiting ? now.boot_ns : job.start_boot_ns;
   order.deadline_boot_ns = waiting ? now.boot_ns + std::max<int64_t>(0, job.spec.wait_until - now.real_ns) + JobMachine::kWaitGraceNs
                                    : job.deadline_boot_ns;
+  if (job_of_engine_id_.empty()) AccountCost();  // the idle time until now is nobody's
   Result<engine::JobId> added = engine_->AddJob(order);
   if (!added.ok()) {
     runtimes_.erase(job_id);
@@ -409,6 +420,9 @@ void Agent::Arm(const std::string& job_id, Now now) {
     return;
   }
   runtime.engine_id = *added;
+  runtime.arming = ++armings_;
+  runtime.armed_boot_ns = now.boot_ns;
+  runtime.frequency_hz = order.frequency_hz;
   job_of_engine_id_[*added] = job_id;
   int64_t grid_mono_ns = BootToMono(order.start_boot_ns);
   runtime.grid_mono_ns = grid_mono_ns;
@@ -431,6 +445,7 @@ void Agent::Arm(const std::string& job_id, Now now) {
   if (job.before != nullptr) {
     runtime.resumed_real_ns = now.real_ns;
     runtime.figures.CountRestartGap(pods_cpu_ns, job.spec.container_names.empty(), job.start_real_ns, now.real_ns, now.real_ns);
+    metrics_.Resume(job_id, *job.before, runtime.figures);
   }
   runtime.figures.SetCpuAtArm(pods_cpu_ns);
   std::vector<uint64_t> known;
@@ -452,14 +467,28 @@ void Agent::OnNewContainer(const engine::Cgroup& event) {
              runtime.pods.contains(entry.second.pod_uid);
     });
     if (another_pending) continue;
-    aggregator_->StopJob(runtime.engine_id);
-    aggregator_->StartJob(runtime.engine_id, {.start_mono_ns = event.time_ns, .window_ns = kWindowNs, .frequency_hz = CpuProfile(job->spec)->frequency_hertz});
-    for (uint64_t cgroup_id : runtime.excluded) aggregator_->Exclude(runtime.engine_id, cgroup_id);
-    runtime.grid_mono_ns = event.time_ns;
     Now now = GetNow();
-    runtime.grid_real_ns = now.real_ns - (BootToMono(now.boot_ns) - event.time_ns);
-    runtime.next_window_mono_ns = event.time_ns + kWindowNs;
+    RestartGrid(runtime, event.time_ns, now.real_ns - (BootToMono(now.boot_ns) - event.time_ns));
   }
+}
+
+void Agent::RestartGrid(Runtime& runtime, int64_t start_mono_ns, int64_t start_real_ns) {
+  aggregator_->StopJob(runtime.engine_id);
+  aggregator_->StartJob(runtime.engine_id, {.start_mono_ns = start_mono_ns, .window_ns = kWindowNs, .frequency_hz = runtime.frequency_hz});
+  for (uint64_t cgroup_id : runtime.excluded) aggregator_->Exclude(runtime.engine_id, cgroup_id);
+  runtime.grid_mono_ns = start_mono_ns;
+  runtime.grid_real_ns = start_real_ns;
+  int64_t mono = NowNs(CLOCK_MONOTONIC);
+  runtime.next_window_mono_ns = start_mono_ns + kWindowNs * (std::max<int64_t>(0, mono - start_mono_ns) / kWindowNs + 1);
+  runtime.window_cpu_read = false;
+}
+
+int64_t Agent::Exclude(Runtime& runtime, uint64_t cgroup_id) {
+  if (runtime.engine_id < 0 || !runtime.excluded.insert(cgroup_id).second) return 0;
+  engine_->ExcludeCgroup(runtime.engine_id, cgroup_id);
+  int64_t before_ns = aggregator_->stats(runtime.engine_id).sampled_ns;
+  aggregator_->Exclude(runtime.engine_id, cgroup_id);
+  return before_ns - aggregator_->stats(runtime.engine_id).sampled_ns;
 }
 
 void Agent::Choose(const std::string& job_id, uint64_t cgroup_id, Now now) {
@@ -471,10 +500,11 @@ void Agent::Choose(const std::string& job_id, uint64_t cgroup_id, Now now) {
   if (runtime.engine_id < 0 || !runtime.pods.contains(container->pod_uid)) return;
   if (Chosen(job->spec, *container)) {
     int64_t made_boot_ns = container->made_mono_ns + BootMinusMono();
-    Apply(machine_.OnContainer(job_id, made_boot_ns, now), now);
-  } else if (runtime.excluded.insert(cgroup_id).second) {
-    engine_->ExcludeCgroup(runtime.engine_id, cgroup_id);
-    aggregator_->Exclude(runtime.engine_id, cgroup_id);
+    // What had ended before the job came is not what it waits for; what was running then begins the window at that moment.
+    if (container->gone && made_boot_ns < runtime.armed_boot_ns) return;
+    Apply(machine_.OnContainer(job_id, std::max(made_boot_ns, runtime.armed_boot_ns), now), now);
+  } else {
+    runtime.used_before_ns += Exclude(runtime, cgroup_id);  // was never the job's
   }
 }
 
@@ -498,7 +528,7 @@ void Agent::UpdateFigures(Now now) {
     if (!runtime.begun && job != nullptr && job->start_boot_ns != 0 && job->start_boot_ns <= now.boot_ns) {
       runtime.begun = true;
       // What was used between arming and a start that lay ahead is not the window's.
-      if (job->state == api::JobState::kAccepted) runtime.used_before_ns = runtime.kernel.used_ns;
+      if (job->state == api::JobState::kAccepted || job->state == api::JobState::kWaiting) runtime.used_before_ns = runtime.kernel.used_ns;
       runtime.next_progress_boot_ns = now.boot_ns + kFirstProgressNs;
     }
     if (job != nullptr && job->deadline_boot_ns != 0 && now.boot_ns >= job->deadline_boot_ns && runtime.used_at_end_ns < 0) {
@@ -534,15 +564,21 @@ void Agent::Publish(const std::string& job_id, Runtime& runtime, stacks::Window 
   const targets::Container* container = containers_.Find(window.cgroup_id);
   if (job == nullptr) return;
   if (container != nullptr && container->naming == targets::Naming::kPending) {
+    containers_.HasRun(window.cgroup_id, NowNs(CLOCK_MONOTONIC));
     runtime.held.push_back(std::move(window));
     return;
   }
   auto pod = container == nullptr ? runtime.pods.end() : runtime.pods.find(container->pod_uid);
   if (pod == runtime.pods.end()) {
     Log(LogLevel::kWarning, "a window of a cgroup that is no container of a wanted pod is dropped", {{"job", job_id}, {"cgroup", window.cgroup_id}});
+    runtime.figures.DropWindow(window, true);
+    runtime.figures.AddLost(LossName(LOSS_UNKNOWN_CONTAINER), Exclude(runtime, window.cgroup_id));
     return;
   }
-  if (!Chosen(job->spec, *container)) return;
+  if (!Chosen(job->spec, *container)) {
+    runtime.figures.DropWindow(window, false);
+    return;
+  }
   if (window.profile.samples().empty()) return;
 
   publish::SeriesSource source;
@@ -569,11 +605,13 @@ void Agent::Publish(const std::string& job_id, Runtime& runtime, stacks::Window 
   runtime.figures.OnWindow({pod->second.uid, pod->second.name, container->name}, window);
   std::map<std::string, std::string> labels = publish::SeriesLabels(source);
   std::string kind(api::ProfileKindName(api::ProfileKind::kCpu));
+  // A job that was taken anew has the same grid, and other profiles.
+  std::string arming = incarnation_ + "/" + std::to_string(runtime.arming);
   int part = 0;
   for (publish::EncodedPart& encoded : publish::EncodeParts(window.profile)) {
     publish::Upload upload;
     upload.job_id = job_id;
-    upload.id = publish::WindowId(job_id, container->container_id, kind, grid_real_ns, incarnation_, part++);
+    upload.id = publish::WindowId(job_id, container->container_id, kind, grid_real_ns, arming, part++);
     upload.labels = labels;
     upload.pprof_gzip = std::move(encoded.pprof_gzip);
     upload.window_start_ns = grid_real_ns;
@@ -609,6 +647,7 @@ void Agent::Settle(const std::string& job_id, Now now) {
   FollowPods(runtime, job);
   int64_t start_real_ns = job.start_real_ns != 0 ? job.start_real_ns : job.before->start_time;
   runtime.figures.CountRestartGap(ReadPodsCpu(runtime), job.spec.container_names.empty(), start_real_ns, now.real_ns, job.end_real_ns);
+  metrics_.Resume(job_id, *job.before, runtime.figures);
 }
 
 void Agent::Forget(const std::string& job_id) {
@@ -621,7 +660,7 @@ void Agent::Forget(const std::string& job_id) {
   ledger_.Forget(job_id);
   report_.jobs.erase(job_id);
   WantPods();
-  link_->SetReport(report_);
+  SendReport();
 }
 
 void Agent::FollowPublishing(Now now) {
@@ -714,6 +753,10 @@ void Agent::Report(Now now) {
       Log(LogLevel::kWarning, "job failed", {{"job", id}, {"reason", job->reason}, {"message", job->message}});
     }
   }
+  SendReport();
+}
+
+void Agent::SendReport() {
   api::NodeSamplerReportStatus fitted = report_;
   FitReport(fitted);
   link_->SetReport(std::move(fitted));
@@ -778,8 +821,7 @@ void Agent::Shutdown() {
   FollowPublishing(now);
   // The jobs stay in the report as they are: the next incarnation takes them up.
   for (const auto& [id, job] : machine_.jobs()) report_.jobs[id] = Compose(job);
-  FitReport(report_);
-  link_->SetReport(report_);
+  SendReport();
   link_->Stop(std::chrono::seconds(2));
 }
 

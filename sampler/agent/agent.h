@@ -64,6 +64,9 @@ class Agent {
     std::map<std::string, api::NodePod> pods;  // by cgroup uid
     engine::JobId engine_id = -1;              // -1: not armed (any more)
     std::set<uint64_t> excluded;               // cgroups
+    int arming = 0;                            // how many jobs this incarnation has armed, this one included
+    int64_t armed_boot_ns = 0;
+    int frequency_hz = 0;
     int64_t grid_mono_ns = 0, grid_real_ns = 0;  // one instant on both clocks, from which the windows are counted
     int64_t RealTime(int64_t mono_ns) const { return grid_real_ns + (mono_ns - grid_mono_ns); }
     int64_t next_window_mono_ns = 0;           // end of the window that is open
@@ -97,13 +100,18 @@ class Agent {
   void WantPods();
   // A container of a job has got its name: in or out?
   void Choose(const std::string& job_id, uint64_t cgroup_id, Now now);
+  // Takes a cgroup out of a job; returns the CPU time that had been sampled of it in the windows that are open.
+  int64_t Exclude(Runtime& runtime, uint64_t cgroup_id);
   void OnNewContainer(const engine::Cgroup& event);
+  // Begins the windows of a job anew; what they held is dropped.
+  void RestartGrid(Runtime& runtime, int64_t start_mono_ns, int64_t start_real_ns);
   void OnNamedSample(const stacks::NamedSample& sample);
   void CloseWindows(Now now);
   void Publish(const std::string& job_id, Runtime& runtime, stacks::Window window);
   void FollowPublishing(Now now);
   void UpdateFigures(Now now);
   void Report(Now now);
+  void SendReport();
   api::JobReport Compose(const JobRecord& job) const;
   void UpdateStatus();
   void AccountCost();
@@ -128,6 +136,7 @@ class Agent {
   bool have_spec_ = false, have_report_ = false;
   std::map<std::string, Runtime> runtimes_;
   std::map<engine::JobId, std::string> job_of_engine_id_;
+  int armings_ = 0;
   api::NodeSamplerReportStatus report_;
   api::NodeSamplerStatus status_;
   int64_t observed_generation_ = 0;

@@ -60,7 +60,6 @@ class ApiLink {
   // The API server's wall clock minus ours.
   kube::ClockOffset::Estimate clock_offset() const { return client_->clock_offset(); }
   kube::RestStats requests() const { return client_->stats(); }
-  kube::WatchStats watch_stats() const { return watch_->stats(); }
 
  private:
   ApiLink(Options options, std::string node_uid, std::unique_ptr<kube::RestClient> client);

@@ -41,9 +41,6 @@ JobFigures::JobFigures(std::string profile_name, const api::JobReport* before) :
   for (const api::ReportedFunction& f : before_.top) functions_[{f.function, f.location, f.language}] = {f.total_ns, f.own_ns};
   window_closed_ = !functions_.empty();
   for (const api::ReportedContainer& c : before_.containers) containers_[{c.pod_uid, c.pod, c.container}] = c;
-  if (auto it = before_.lost_ns.find(std::string(LossName(LOSS_PUBLISH_FAILED))); it != before_.lost_ns.end()) {
-    publish_lost_before_ns_ = it->second;
-  }
   windows_ = before_.windows;
   windows_.pending = 0;
   sinks_ = before_.sinks;
@@ -98,6 +95,19 @@ void JobFigures::AddLost(std::string_view reason, int64_t ns) {
   Recount();
 }
 
+void JobFigures::DropWindow(const stacks::Window& window, bool lost) {
+  int64_t ns = window.profile.Total(1), samples = window.profile.Total(0);
+  dropped_ns_ += ns;
+  dropped_samples_ += samples;
+  if (lost) {
+    dropped_lost_samples_ += samples;
+    AddLost(LossName(LOSS_UNKNOWN_CONTAINER), ns);
+  } else {
+    foreign_ns_ += ns;
+    Recount();
+  }
+}
+
 void JobFigures::SetCounters(const engine::JobCounters& kernel, const stacks::JobStats& user, int64_t used_before_ns) {
   kernel_ = kernel;
   user_ = user;
@@ -107,7 +117,7 @@ void JobFigures::SetCounters(const engine::JobCounters& kernel, const stacks::Jo
 
 void JobFigures::Recount() {
   lost_ns_ = before_.lost_ns;
-  int64_t lost_count = 0;
+  int64_t lost_count = dropped_lost_samples_;
   for (int reason = LOSS_NONE + 1; reason < LOSS_MAX; ++reason) {
     const engine::Loss& kernel = kernel_.loss[static_cast<size_t>(reason)];
     const engine::Loss& user = user_.loss[static_cast<size_t>(reason)];
@@ -115,17 +125,19 @@ void JobFigures::Recount() {
     lost_count += static_cast<int64_t>(kernel.count + user.count);
     if (int64_t ns = kernel.ns + user.ns; ns > 0) lost_ns_[std::string(LossName(reason))] += ns;
   }
-  for (const auto& [reason, ns] : added_lost_ns_) lost_ns_[reason] += ns;
+  for (const auto& [reason, ns] : added_lost_ns_) {
+    if (ns > 0) lost_ns_[reason] += ns;
+  }
   if (publish_lost_ns_ > 0) lost_ns_[std::string(LossName(LOSS_PUBLISH_FAILED))] += publish_lost_ns_;
   cpu_.lost_ns = 0;
   for (const auto& [reason, ns] : lost_ns_) cpu_.lost_ns += ns;
-  cpu_.used_ns = before_.cpu.used_ns + std::max<int64_t>(0, kernel_.used_ns - used_before_ns_);
+  cpu_.used_ns = before_.cpu.used_ns + std::max<int64_t>(0, kernel_.used_ns - used_before_ns_ - foreign_ns_);
   if (auto gap = added_lost_ns_.find(std::string(LossName(LOSS_SAMPLER_RESTART))); gap != added_lost_ns_.end()) {
     cpu_.used_ns += gap->second;  // nobody measured it while it was used
   }
-  cpu_.sampled_ns = before_.cpu.sampled_ns + user_.sampled_ns - publish_lost_ns_;
+  cpu_.sampled_ns = before_.cpu.sampled_ns + user_.sampled_ns - dropped_ns_ - publish_lost_ns_;
   cpu_.unexplained_ns = cpu_.used_ns - cpu_.sampled_ns - cpu_.lost_ns;
-  samples_.collected = before_.samples.collected + static_cast<int64_t>(user_.collected);
+  samples_.collected = before_.samples.collected + static_cast<int64_t>(user_.collected) - dropped_samples_;
   samples_.lost = before_.samples.lost + lost_count;
   samples_.truncated = before_.samples.truncated + static_cast<int64_t>(user_.truncated);
   samples_.unsymbolized = before_.samples.unsymbolized + static_cast<int64_t>(user_.unsymbolized);

@@ -37,6 +37,9 @@ class JobFigures {
   void OnSample(const stacks::NamedSample& sample);
   void OnWindow(const ContainerRef& container, const stacks::Window& window);
   void AddLost(std::string_view reason, int64_t ns);
+  // A window that is not published though its samples were counted. lost: nobody can tell whose it is; else it is of a container
+  // that was not chosen, and its time is taken back.
+  void DropWindow(const stacks::Window& window, bool lost);
 
   // What the engine and the stacks have counted since this incarnation armed the job; used_ns is subtracted by used_before_ns.
   void SetCounters(const engine::JobCounters& kernel, const stacks::JobStats& user, int64_t used_before_ns);
@@ -84,7 +87,8 @@ class JobFigures {
   int64_t used_before_ns_ = 0;
   std::map<std::string, int64_t> added_lost_ns_;
   int64_t publish_lost_ns_ = 0;
-  int64_t publish_lost_before_ns_ = 0;
+  // Of windows that were sampled and then dropped.
+  int64_t dropped_ns_ = 0, dropped_samples_ = 0, dropped_lost_samples_ = 0, foreign_ns_ = 0;
   int64_t cpu_at_arm_ns_ = 0, cpu_at_last_window_ns_ = 0;
   std::deque<std::pair<int64_t, int64_t>> cpu_at_window_;  // window start, reading; not stored yet
 

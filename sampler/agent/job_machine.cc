@@ -43,6 +43,10 @@ void JobMachine::Go(JobRecord& job, api::JobState state, std::string reason, std
 }
 
 Status JobMachine::Refusal(const api::Job& spec, std::string* reason) const {
+  if (spec.profiles.empty()) {
+    *reason = "KindNotSupported";
+    return Error{ErrorCode::kInvalid, "profiles: found none; give one of: " + Listed(config_.kinds)};
+  }
   for (const api::JobProfile& profile : spec.profiles) {
     if (config_.kinds.contains(profile.kind)) continue;
     *reason = "KindNotSupported";
@@ -115,6 +119,11 @@ void JobMachine::Resume(const api::Job& spec, const api::JobReport& before, Now 
   JobRecord& record = jobs_[spec.id];
   bool over = before.state == api::JobState::kSampled || spec.stop || (record.deadline_boot_ns != 0 && record.deadline_boot_ns <= now.boot_ns);
   if (!over) {
+    std::string reason;
+    if (Status refusal = Refusal(spec, &reason); !refusal.ok()) {
+      Go(record, api::JobState::kFailed, reason, refusal.error().message);
+      return;
+    }
     Go(record, api::JobState::kAccepted, "SamplerRestarted", "taken up again after a restart of the sampler");
     actions.push_back({Action::Kind::kArm, spec.id});
     return;
@@ -161,16 +170,27 @@ void JobMachine::Update(JobRecord& job, const api::Job& spec, Now now, std::vect
   }
 }
 
+std::map<std::string, JobRecord>::iterator JobMachine::Leave(std::map<std::string, JobRecord>::iterator job, std::vector<Action>& actions) {
+  actions.push_back({Action::Kind::kForget, job->first});
+  changed_.erase(job->first);
+  restored_.erase(job->first);  // should it come back, it begins with nothing
+  return jobs_.erase(job);
+}
+
 std::vector<Action> JobMachine::OnSpec(const api::NodeSamplerSpec& spec, bool take_new, Now now) {
   std::vector<Action> actions;
   std::set<std::string> wanted;
   for (const api::Job& job : spec.jobs) {
     if (!wanted.insert(job.id).second) continue;
     auto known = jobs_.find(job.id);
+    if (known != jobs_.end() && known->second.leaving && !known->second.armed) {  // its end is drained: it is taken anew
+      Leave(known, actions);
+      known = jobs_.end();
+    }
     if (known != jobs_.end() && !known->second.leaving) {
       Update(known->second, job, now, actions);
     } else if (known != jobs_.end()) {
-      continue;  // comes back while its end is still being drained: taken anew once it is forgotten
+      continue;  // comes back while its end is still being drained: the spec is to be applied again after kForget
     } else if (!take_new) {
       continue;
     } else if (auto before = restored_.find(job.id); before != restored_.end()) {
@@ -186,8 +206,7 @@ std::vector<Action> JobMachine::OnSpec(const api::NodeSamplerSpec& spec, bool ta
   }
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     if (it->second.leaving && !it->second.armed) {
-      actions.push_back({Action::Kind::kForget, it->first});
-      it = jobs_.erase(it);
+      it = Leave(it, actions);
     } else {
       ++it;
     }
@@ -250,9 +269,7 @@ std::vector<Action> JobMachine::OnTick(Now now) {
     JobRecord& job = it->second;
     // Not in the tick that finishes it: what it has brought is still to be named and published.
     if (job.leaving && !job.armed) {
-      actions.push_back({Action::Kind::kForget, it->first});
-      changed_.erase(it->first);
-      it = jobs_.erase(it);
+      it = Leave(it, actions);
       continue;
     }
     if (job.armed && job.start_boot_ns == 0 && job.spec.wait_until != 0 && now.real_ns > job.spec.wait_until + kWaitGraceNs) {

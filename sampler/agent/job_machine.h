@@ -46,7 +46,7 @@ struct Action {
     kSetPods,    // engine: the pods have changed
     kFinish,     // the window is over and drained: hand over all that is there, free the engine's job
     kSettle,     // a restart came too late to go on: count the gap; nothing is armed
-    kForget,     // drop everything about it; its report entry is pruned
+    kForget,     // drop everything about it; its report entry is pruned. After OnTick gave it, apply the spec again
   };
   Kind kind;
   std::string job_id;
@@ -94,6 +94,8 @@ class JobMachine {
   void Resume(const api::Job& spec, const api::JobReport& before, Now now, std::vector<Action>& actions);
   void Update(JobRecord& job, const api::Job& spec, Now now, std::vector<Action>& actions);
   void EndNow(JobRecord& job, Now now, std::vector<Action>& actions);
+  // Drops a job that is leaving; returns the next one.
+  std::map<std::string, JobRecord>::iterator Leave(std::map<std::string, JobRecord>::iterator job, std::vector<Action>& actions);
   // Turns the absolute window into boot time, once.
   void FixWindow(JobRecord& job, Now now);
   void Go(JobRecord& job, api::JobState state, std::string reason = "", std::string message = "");

@@ -72,6 +72,24 @@ void Metrics::SetJob(const std::string& job_id, const std::string& session, cons
   session_cpu_.Set({{"session", session}}, Seconds(overhead.cpu_ns));
 }
 
+void Metrics::Resume(const std::string& job_id, const api::JobReport& before, const JobFigures& figures) {
+  Seen& seen = seen_[job_id];
+  const api::SampleCounts& counts = figures.samples();
+  for (const auto& [outcome, count] : {std::pair{"collected", counts.collected}, std::pair{"lost", counts.lost},
+                                       std::pair{"truncated", counts.truncated}, std::pair{"unsymbolized", counts.unsymbolized}}) {
+    seen.samples[outcome] = static_cast<double>(count);
+  }
+  int64_t lost_ns = 0;
+  for (const auto& [reason, ns] : before.lost_ns) {
+    seen.lost_seconds[reason] = Seconds(ns);
+    lost_ns += ns;
+  }
+  // The gap itself is news.
+  seen.lost_all_seconds = Seconds(lost_ns);
+  seen.used_seconds = Seconds(figures.cpu().used_ns - (figures.cpu().lost_ns - lost_ns));
+  seen.sampled_seconds = Seconds(figures.cpu().sampled_ns);
+}
+
 void Metrics::RemoveJob(const std::string& job_id, const std::string& session) {
   seen_.erase(job_id);
   for (metrics::Family* family : {&session_samples_, &session_lost_, &session_coverage_, &session_cpu_}) family->RemoveWhere("session", session);

@@ -24,6 +24,9 @@ class Metrics {
   // What one job has brought so far.
   void SetJob(const std::string& job_id, const std::string& session, const JobFigures& figures, const stacks::JobStats& user,
               const guard::Overhead& overhead);
+  // A job of an earlier incarnation, which has counted what the entry says: only what comes on top is added to the totals.
+  // `figures`: after the gap was counted.
+  void Resume(const std::string& job_id, const api::JobReport& before, const JobFigures& figures);
   void RemoveJob(const std::string& job_id, const std::string& session);
   void SetEngine(const engine::Counters& counters, size_t stacks_bytes);
   void SetJobs(const std::map<api::JobState, int>& by_state);

@@ -99,7 +99,9 @@ void Publisher::Enqueue(Upload upload) {
 
 void Publisher::SetDeadline(const std::string& job_id, int64_t deadline_boot_ns) {
   std::lock_guard lock(mutex_);
-  jobs_[job_id].deadline_boot_ns = deadline_boot_ns;
+  Job& job = jobs_[job_id];
+  job.deadline_boot_ns = deadline_boot_ns;
+  job.forgotten = false;  // taken anew while something of it was pending
   changed_.notify_all();
 }
 
@@ -157,7 +159,12 @@ void Publisher::Finish(Worker& worker, const Upload& upload, bool stored, const 
   if (stored) {
     ++progress.stored;
     progress.message.clear();
-    progress.last_stored_start_ns = std::max(progress.last_stored_start_ns, upload.window_start_ns);
+    int64_t& latest = job->second.latest_stored_start_ns[worker.sink.name];
+    latest = std::max(latest, upload.window_start_ns);
+    // A container whose name came late has older windows behind newer ones; and a window may have several parts.
+    bool older = std::any_of(worker.queue.begin(), worker.queue.end(),
+                             [&](const auto& queued) { return queued->job_id == upload.job_id && queued->window_start_ns <= latest; });
+    if (!older) progress.last_stored_start_ns = latest;
   } else {
     ++progress.failed;
     progress.lost_ns += upload.sampled_ns;

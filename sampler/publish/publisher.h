@@ -38,7 +38,7 @@ struct Upload {
 struct SinkProgress {
   int64_t stored = 0, pending = 0, failed = 0;  // parts
   int64_t lost_ns = 0;                          // of the failed ones
-  int64_t last_stored_start_ns = 0;             // every window up to this one is stored
+  int64_t last_stored_start_ns = 0;             // nothing up to this window is queued any more
   std::string message;                          // the last refusal or the present trouble; empty while all is well
   bool operator==(const SinkProgress&) const = default;
 };
@@ -48,7 +48,7 @@ struct PublisherStats {
   size_t queued_bytes = 0;
 };
 
-// Sends uploads to the sinks, one thread each, oldest first. What a sink can't take just now (no connection, 408, 429, 5xx) is
+// Sends uploads to the sinks, one thread each, oldest first. What a sink can't take just now (no connection, 401, 403, 408, 429, 5xx) is
 // repeated with growing pauses until the job's deadline; any other 4xx is final. Thread-safe.
 class Publisher {
  public:
@@ -65,7 +65,7 @@ class Publisher {
   const std::vector<Sink>& sinks() const { return sinks_; }
   bool Knows(const std::string& sink) const;
 
-  // Sinks that are not known are left out. Uploads of one job and sink are expected in the order of their windows.
+  // Sinks that are not known are left out.
   void Enqueue(Upload upload);
   // From that moment on, boot clock, what is pending of the job has failed.
   void SetDeadline(const std::string& job_id, int64_t deadline_boot_ns);
@@ -84,6 +84,7 @@ class Publisher {
     int64_t deadline_boot_ns = INT64_MAX;
     bool forgotten = false;
     std::map<std::string, SinkProgress> sinks;
+    std::map<std::string, int64_t> latest_stored_start_ns;  // by sink; older windows may still be queued
   };
 
   Publisher(std::vector<Sink> sinks, Options options);

@@ -346,7 +346,27 @@ void AggregatorImpl::StopJob(engine::JobId job) {
 }
 
 void AggregatorImpl::Exclude(engine::JobId job, uint64_t cgroup_id) {
-  if (Valid(job)) jobs_[job].excluded.insert(cgroup_id);
+  if (!Valid(job)) return;
+  JobState& state = jobs_[job];
+  if (!state.excluded.insert(cgroup_id).second || state.options.split_by_process) return;
+  for (auto it = state.windows.begin(); it != state.windows.end();) {
+    if (it->first.group != cgroup_id) {
+      ++it;
+      continue;
+    }
+    for (const auto& [id, cell] : it->second.stacks) {
+      const Stack& stack = stacks_[id];
+      auto count = static_cast<uint64_t>(cell.count);
+      state.stats.collected -= count;
+      state.stats.sampled_ns -= cell.weight_ns;
+      if (stack.unsymbolized) state.stats.unsymbolized -= count;
+      if (stack.reason == LOSS_NONE) continue;
+      state.stats.truncated -= count;
+      state.stats.loss[stack.reason].count -= count;
+      state.stats.loss[stack.reason].ns -= cell.weight_ns;
+    }
+    it = state.windows.erase(it);
+  }
 }
 
 std::vector<Window> AggregatorImpl::CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) {

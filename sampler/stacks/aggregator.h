@@ -67,7 +67,7 @@ class Aggregator : public engine::Observer {
   static std::unique_ptr<Aggregator> Create(Options options);
   virtual void StartJob(engine::JobId job, const JobOptions& options) = 0;
   virtual void StopJob(engine::JobId job) = 0;
-  // Samples of this cgroup are not the job's (containerNames): dropped, and not counted.
+  // Samples of this cgroup are not the job's (containerNames): dropped, and not counted; those of open windows are taken back.
   virtual void Exclude(engine::JobId job, uint64_t cgroup_id) = 0;
   // All windows that ended at or before up_to (their samples have been drained); with `all`, the open ones too, cut at up_to.
   virtual std::vector<Window> CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) = 0;

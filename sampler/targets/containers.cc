@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxContainers = 8192;  // a node runs a few hundred pods; crash loops make new ones
 constexpr size_t kMaxCandidates = 16;    // processes remembered for a pending container
 constexpr size_t kMaxMountinfoBytes = 4 << 20;
-// How long processes that can be read may keep silent: the runtime makes the mounts before it runs the program, so this only
+// How long the processes of a container may keep silent, or be gone before they are read: the runtime makes the mounts before it runs the program, so this only
 // covers a runtime that is slow between the two.
 constexpr int64_t kPatienceNs = 2'000'000'000;
 constexpr std::string_view kUnknownName = "unknown";
@@ -77,30 +77,34 @@ void Containers::OnProcess(uint64_t cgroup_id, pid_t tgid) {
   processes.push_back(tgid);
 }
 
+void Containers::HasRun(uint64_t cgroup_id, int64_t now_mono_ns) {
+  auto it = pending_.find(cgroup_id);
+  if (it != pending_.end() && it->second.seen_ns == 0) it->second.seen_ns = now_mono_ns;
+}
+
 std::vector<uint64_t> Containers::Resolve(int64_t now_mono_ns) {
   std::vector<uint64_t> ids;
   for (const auto& [id, evidence] : pending_) ids.push_back(id);
   for (uint64_t id : ids) {
     Evidence evidence = pending_[id];
-    bool readable = false;
     for (pid_t tgid : evidence.processes) {
-      readable |= Read(id, tgid);
+      Read(id, tgid);
       if (containers_[id].naming != Naming::kPending) break;
     }
-    if (containers_[id].naming != Naming::kPending || !readable) continue;
-    if (evidence.first_read_ns == 0) {
-      pending_[id].first_read_ns = now_mono_ns;
-    } else if (now_mono_ns - evidence.first_read_ns > kPatienceNs) {
+    if (containers_[id].naming != Naming::kPending || (evidence.processes.empty() && evidence.seen_ns == 0)) continue;
+    if (evidence.seen_ns == 0) {
+      pending_[id].seen_ns = now_mono_ns;
+    } else if (now_mono_ns - evidence.seen_ns > kPatienceNs) {
       Settle(id, Naming::kUnknown, "");
     }
   }
   return std::exchange(settled_, {});
 }
 
-bool Containers::Read(uint64_t cgroup_id, pid_t tgid) {
+void Containers::Read(uint64_t cgroup_id, pid_t tgid) {
   std::string folder = proc_root_ + "/" + std::to_string(tgid);
   Result<std::string> text = ReadFile(folder + "/mountinfo", kMaxMountinfoBytes);
-  if (!text.ok() || text->empty()) return false;
+  if (!text.ok() || text->empty()) return;
   const Container& container = containers_[cgroup_id];
   ContainerMount mount = FindContainerMount(*text, container.pod_uid);
   if (!mount.name.empty()) {
@@ -111,12 +115,11 @@ bool Containers::Read(uint64_t cgroup_id, pid_t tgid) {
           {{"pod_uid", container.pod_uid}, {"container", mount.name}, {"container_id", container.container_id}});
     }
     Settle(cgroup_id, listed ? Naming::kNamed : Naming::kUnknown, mount.name);
-    return true;
+    return;
   }
-  if (mount.pod_seen) return true;
+  if (mount.pod_seen) return;
   Result<std::string> comm = ReadFile(folder + "/comm", 256);
   if (comm.ok() && *comm == "pause\n") Settle(cgroup_id, Naming::kSandbox, "");
-  return true;
 }
 
 void Containers::Settle(uint64_t cgroup_id, Naming naming, std::string name) {

@@ -44,6 +44,8 @@ class Containers {
   bool OnCgroup(const engine::Cgroup& event);
   // A process was found or forked, ran exec or was hit in this cgroup: a candidate to read.
   void OnProcess(uint64_t cgroup_id, pid_t tgid);
+  // It has run, whoever ran in it: bounds how long it stays pending.
+  void HasRun(uint64_t cgroup_id, int64_t now_mono_ns);
   // Reads candidates of pending containers. Returns the cgroups that are no longer pending since the last call.
   std::vector<uint64_t> Resolve(int64_t now_mono_ns);
 
@@ -55,11 +57,11 @@ class Containers {
  private:
   struct Evidence {
     std::vector<pid_t> processes;  // candidates, newest last, bounded
-    int64_t first_read_ns = 0;     // when a process of it could first be read
+    int64_t seen_ns = 0;           // when it was first known that something runs or has run in it
   };
 
-  // Settles the naming when this process says enough; false when it could not be read.
-  bool Read(uint64_t cgroup_id, pid_t tgid);
+  // Settles the naming when this process says enough.
+  void Read(uint64_t cgroup_id, pid_t tgid);
   void Settle(uint64_t cgroup_id, Naming naming, std::string name);
 
   const std::string proc_root_;

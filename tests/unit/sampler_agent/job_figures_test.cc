@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/json.h"
+#include "sampler/agent/metrics.h"
 
 namespace borescope::agent {
 namespace {
@@ -100,6 +101,44 @@ TEST(JobFigures, AFailedPushIsLostNotSampled) {
   EXPECT_EQ(report.windows.stored, 2);
   EXPECT_EQ(report.windows.last_stored_start, 77);
   EXPECT_EQ(report.sinks.at(0).state, "Failed");
+}
+
+TEST(JobFigures, DroppedWindowsAreLostOrTakenBack) {
+  JobFigures figures("cpu", nullptr);
+  engine::JobCounters kernel;
+  kernel.used_ns = 6 * kSecond;
+  stacks::JobStats user;
+  user.sampled_ns = 6 * kSecond;
+  user.collected = 60;
+  figures.SetCounters(kernel, user, 0);
+  figures.DropWindow(MakeWindow({"main"}, 2 * kSecond, 20), true);
+  figures.DropWindow(MakeWindow({"main"}, 1 * kSecond, 10), false);
+  EXPECT_EQ(figures.lost_ns(), (std::map<std::string, int64_t>{{"unknown_container", 2 * kSecond}}));
+  EXPECT_EQ(figures.cpu().used_ns, 5 * kSecond);
+  EXPECT_EQ(figures.cpu().sampled_ns, 3 * kSecond);
+  EXPECT_EQ(figures.cpu().unexplained_ns, 0);
+  EXPECT_EQ(figures.samples().collected, 30);
+  EXPECT_EQ(figures.samples().lost, 20);
+}
+
+TEST(Metrics, TotalsOfAResumedJobGrowOnlyByWhatIsNew) {
+  api::JobReport before;
+  before.cpu.used_ns = before.cpu.sampled_ns = 5 * kSecond;
+  before.samples.collected = 50;
+  metrics::Registry registry;
+  Metrics metrics(registry);
+  JobFigures figures("cpu", &before);
+  metrics.Resume("j", before, figures);
+  engine::JobCounters kernel;
+  kernel.used_ns = 2 * kSecond;
+  stacks::JobStats user;
+  user.sampled_ns = 2 * kSecond;
+  user.collected = 20;
+  figures.SetCounters(kernel, user, 0);
+  metrics.SetJob("j", "a/b", figures, user, {});
+  std::string text = registry.Expose();
+  EXPECT_NE(text.find("borescope_sampler_samples_total{outcome=\"collected\"} 20\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("borescope_sampler_target_cpu_seconds_total{part=\"used\"} 2\n"), std::string::npos) << text;
 }
 
 TEST(JobFigures, TheGapOfARestartIsALossRow) {

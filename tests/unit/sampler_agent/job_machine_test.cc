@@ -153,6 +153,32 @@ TEST_F(JobMachineTest, AVanishedJobIsCutAtOnceAndForgottenAfterItsLastSamples) {
   EXPECT_THAT(machine_.TakeChanged(), IsEmpty());
 }
 
+TEST_F(JobMachineTest, AJobThatComesBackIsTakenAnew) {
+  api::JobReport before;
+  before.state = JobState::kSampling;
+  machine_.Restore({{id_, before}});
+  machine_.OnSpec(Spec({MakeJob()}), true, At(0));
+  EXPECT_NE(machine_.Find(id_)->before, nullptr);
+  Arm();
+  machine_.OnSpec(Spec({}), true, At(20));
+  EXPECT_THAT(machine_.OnSpec(Spec({MakeJob()}), true, At(20.05)), IsEmpty());
+  EXPECT_THAT(machine_.OnTick(At(20.2)), ElementsAre(Action{Kind::kFinish, id_}));
+  // The spec may come before the tick that forgets it, or be applied again after that.
+  JobMachine other = machine_;
+  EXPECT_THAT(other.OnSpec(Spec({MakeJob()}), true, At(20.3)), ElementsAre(Action{Kind::kForget, id_}, Action{Kind::kArm, id_}));
+  EXPECT_THAT(machine_.OnTick(At(20.3)), ElementsAre(Action{Kind::kForget, id_}));
+  EXPECT_THAT(machine_.OnSpec(Spec({MakeJob()}), true, At(20.3)), ElementsAre(Action{Kind::kArm, id_}));
+  EXPECT_EQ(machine_.Find(id_)->before, nullptr);
+}
+
+TEST_F(JobMachineTest, AJobWithoutProfilesIsRefused) {
+  api::Job job = MakeJob();
+  job.profiles.clear();
+  EXPECT_THAT(machine_.OnSpec(Spec({job}), true, At(0)), IsEmpty());
+  EXPECT_EQ(Reason(), "KindNotSupported");
+  EXPECT_EQ(machine_.Find(id_)->message, "profiles: found none; give one of: cpu");
+}
+
 TEST_F(JobMachineTest, WaitingBeginsWithTheFirstContainer) {
   api::Job job = MakeJob();
   job.start_time = job.end_time = 0;

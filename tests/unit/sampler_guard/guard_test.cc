@@ -43,6 +43,18 @@ TEST(Ledger, SharesTheCostByTheSamples) {
   EXPECT_EQ(ledger.Of("c").cpu_ns, 0);
 }
 
+TEST(Ledger, IdleTimeIsNobodys) {
+  Ledger ledger;
+  Cost cost;
+  ledger.Account(cost, {}, 0);
+  cost.user_space_ns = 50 * kSecond;
+  ledger.Account(cost, {}, 1000 * kSecond);  // before the first job is armed
+  cost.user_space_ns += kSecond / 10;
+  ledger.Account(cost, {{"a", 10}}, 1001 * kSecond);
+  EXPECT_EQ(ledger.Of("a").cpu_ns, kSecond / 10);
+  EXPECT_EQ(ledger.Of("a").average_cpu_millis, 100);
+}
+
 TEST(Capabilities, NamesEachOfTheSixThatIsMissing) {
   EXPECT_TRUE(MissingCapabilities("Name:\tx\nCapEff:\t000001c400080004\n").empty());
   auto missing = MissingCapabilities("CapEff:\t000001c000080004\n");

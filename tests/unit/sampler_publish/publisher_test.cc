@@ -79,6 +79,19 @@ TEST_F(PublisherTest, StoresInOrder) {
   EXPECT_GE(changes, 2);
 }
 
+TEST_F(PublisherTest, TheLastStoredWindowHasNoOlderOneQueuedBehindIt) {
+  std::atomic<int> allowed = 0;  // how many more are taken
+  answer_ = [&](int) { return allowed > 0 && allowed-- > 0 ? http::Response::Json(200, "{}") : http::Response::Text(503, "later"); };
+  auto publisher = Make();
+  publisher->Enqueue(Window("b", 20));
+  publisher->Enqueue(Window("a", 10));
+  allowed = 1;
+  EXPECT_EQ(WaitFor(*publisher, [](const auto& p) { return p.stored == 1; }).last_stored_start_ns, 0);
+  allowed = 1;
+  EXPECT_EQ(WaitFor(*publisher, [](const auto& p) { return p.stored == 2; }).last_stored_start_ns, 20);
+  publisher->Stop(0s);
+}
+
 TEST_F(PublisherTest, RepeatsTheSameBytesWhileTheSinkIsInTrouble) {
   answer_ = [](int n) { return n == 0 ? http::Response::Text(503, "later") : n == 1 ? http::Response::Text(429, "slow") : http::Response::Json(200, "{}"); };
   auto publisher = Make();

@@ -107,6 +107,19 @@ TEST_F(ContainersTest, SilentProcessesAndUnreadDeathsEndAsUnknown) {
   EXPECT_EQ(containers_.unknown_total(), 2u);
 }
 
+TEST_F(ContainersTest, NothingThatHasRunIsPendingForEver) {
+  Cgroup(10, kId);
+  Cgroup(11, kId);
+  Cgroup(12, kId);
+  containers_.OnProcess(10, 4'000'000);  // gone before it was read, and no word of the cgroup's end
+  containers_.HasRun(11, 1);             // its samples named no process
+  EXPECT_TRUE(containers_.Resolve(1).empty());
+  EXPECT_EQ(containers_.Resolve(5'000'000'000), (std::vector<uint64_t>{10, 11}));
+  EXPECT_EQ(NamingOf(10), Naming::kUnknown);
+  EXPECT_EQ(NamingOf(11), Naming::kUnknown);
+  EXPECT_EQ(NamingOf(12), Naming::kPending);  // nothing was started in it yet
+}
+
 TEST_F(ContainersTest, IgnoresNestedContainersOtherPodsAndOtherNames) {
   Cgroup(10, kId);
   EXPECT_FALSE(Cgroup(11, kId, 10));
