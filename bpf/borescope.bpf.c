@@ -626,8 +626,6 @@ int BPF_PROG(on_exit, struct task_struct *task)
 		record.tid = slot->tid;
 		record.space = slot->space;
 		record.cgroup_id = container;
-		record.sum_exec_runtime_ns = task->se.sum_exec_runtime;
-		record.start_time_ns = task->start_time;
 		record.group_dead = BPF_CORE_READ(task, signal, live.counter) == 0;
 		emit(&record, sizeof(record), BPF_RB_NO_WAKEUP);
 	}

@@ -94,8 +94,6 @@ struct borescope_exit {
 	__u32 tgid, tid;
 	__u64 space;
 	__u64 cgroup_id;
-	__u64 sum_exec_runtime_ns; /* of the thread, over its whole life */
-	__u64 start_time_ns;
 	__u32 group_dead; /* 1: the last thread of the process */
 	__u32 pad;
 };

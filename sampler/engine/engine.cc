@@ -212,6 +212,7 @@ class EngineImpl final : public Engine {
   uint64_t JobsOfTarget(const PodCgroup& cgroup) const;
   void PutTarget(const PodCgroup& cgroup);
   void RefreshTargets();
+  Status FindTargets(const std::set<PodKey>& added);
   void ForgetJob(JobId id);
   void RunWorker();
   int64_t SettleEdges(int64_t now_boot_ns);
@@ -349,6 +350,7 @@ Status EngineImpl::Attach() {
   bpf_program* const programs[] = {skel_->progs.on_newtask,      skel_->progs.on_rename,       skel_->progs.on_exit,         skel_->progs.on_free,
                                    skel_->progs.on_cgroup_mkdir, skel_->progs.on_cgroup_rmdir, skel_->progs.on_cgroup_attach};
   attached_ = true;  // Detach undoes a half-done Attach
+  RefreshTargets();  // a hook that was running when it was detached may have left a cgroup of a former job
   for (bpf_program* program : programs) {
     Link link(bpf_program__attach(program));
     if (!link) return Refused(std::string("attaching ") + bpf_program__name(program), errno);
@@ -635,15 +637,42 @@ void EngineImpl::RefreshTargets() {
       Log(LogLevel::kWarning, "engine: no room for another pod", {{"pod", uid}, {"error", std::strerror(errno)}});
     }
   }
-  for (auto it = targets_.begin(); it != targets_.end();) {
-    if (wanted.contains(it->second.pod)) {
-      PutTarget(it->second);
-      ++it;
+  std::erase_if(targets_, [&](const auto& t) { return !wanted.contains(t.second.pod); });
+  // The hooks add cgroups of which we may not have read yet: the map tells, not targets_.
+  std::set<uint64_t> ids;
+  uint64_t id = 0, next_id = 0;
+  for (bool first = true; bpf_map_get_next_key(targets, first ? nullptr : &id, &next_id) == 0; first = false) {
+    id = next_id;
+    ids.insert(id);
+  }
+  for (uint64_t cgroup_id : ids) {
+    borescope_target target;
+    if (bpf_map_lookup_elem(targets, &cgroup_id, &target) != 0) continue;  // removed just now
+    PodKey pod{target.pod.high, target.pod.low};
+    if (wanted.contains(pod)) {
+      target.jobs = JobsOfTarget({.container = target.container, .pod = pod, .name = {}});
+      bpf_map_update_elem(targets, &cgroup_id, &target, BPF_EXIST);
     } else {
-      bpf_map_delete_elem(targets, &it->first);
-      it = targets_.erase(it);
+      bpf_map_delete_elem(targets, &cgroup_id);
     }
   }
+}
+
+// Brings in the cgroups that exist; the observer is told of the containers that are new, and of all those of the added pods.
+Status EngineImpl::FindTargets(const std::set<PodKey>& added) {
+  ASSIGN_OR_RETURN(CgroupTree tree, ReadCgroups(skel_->bss->hierarchy));
+  std::set<uint64_t> fresh;
+  for (const PodCgroup& cgroup : FindPodCgroups(tree, WantedPods())) {
+    if (targets_.contains(cgroup.id)) continue;
+    PutTarget(cgroup);
+    fresh.insert(cgroup.id);
+  }
+  int64_t now = NowNs(CLOCK_MONOTONIC);
+  for (const auto& [id, cgroup] : targets_) {
+    if (cgroup.container != id || (!fresh.contains(id) && !added.contains(cgroup.pod))) continue;
+    Enqueue(Pending::Kind::kCgroup, now, PendingCgroup{id, cgroup.parent_id, cgroup.pod, cgroup.name.size()}, {cgroup.name});
+  }
+  return OkStatus();
 }
 
 Status EngineImpl::ChooseHierarchy(const std::map<PodKey, std::string>& wanted) {
@@ -689,24 +718,16 @@ Status EngineImpl::SetPods(JobId id, const std::vector<std::string>& pod_uids) {
   if (pods.size() > BORESCOPE_MAX_PODS) {
     return Error{ErrorCode::kInvalid, std::to_string(pods.size()) + " pods are more than the " + std::to_string(BORESCOPE_MAX_PODS) + " of a node"};
   }
-  std::map<PodKey, std::string> added;
-  for (const auto& pod : pods) {
-    if (!job->pods.contains(pod.first)) added.insert(pod);
+  std::set<PodKey> added;
+  for (const auto& [pod, uid] : pods) {
+    if (!job->pods.contains(pod)) added.insert(pod);
   }
   job->pods = std::move(pods);
   // No gap: from here on the hooks see what is made; then we bring in what exists.
   if (targets_.empty()) RETURN_IF_ERROR(ChooseHierarchy(WantedPods()));
   std::atomic_ref(skel_->bss->cgroup_jobs).fetch_or(Bit(id));
   RefreshTargets();
-  ASSIGN_OR_RETURN(CgroupTree tree, ReadCgroups(skel_->bss->hierarchy));
-  for (const PodCgroup& cgroup : FindPodCgroups(tree, WantedPods())) {
-    if (!targets_.contains(cgroup.id)) PutTarget(cgroup);
-  }
-  int64_t now = NowNs(CLOCK_MONOTONIC);
-  for (const auto& [cgroup_id, cgroup] : targets_) {
-    if (cgroup.container != cgroup_id || !added.contains(cgroup.pod)) continue;
-    Enqueue(Pending::Kind::kCgroup, now, PendingCgroup{cgroup_id, cgroup.parent_id, cgroup.pod, cgroup.name.size()}, {cgroup.name});
-  }
+  RETURN_IF_ERROR(FindTargets(added));
   rediscover_ = true;
   return VisitTasks();
 }
@@ -814,7 +835,10 @@ void EngineImpl::FollowHotplug(int64_t now_mono_ns) {
     clocks_->Stop(static_cast<int>(rate));
     status = clocks_->Start(static_cast<int>(rate), armed_hz_[rate], cpus_);
   }
-  if (!status.ok()) Log(LogLevel::kError, "engine: starting the clocks anew", {{"error", status.error().ToString()}});
+  if (!status.ok()) {
+    Log(LogLevel::kError, "engine: starting the clocks anew; it is tried again", {{"error", status.error().ToString()}});
+    cpus_.clear();
+  }
   processes_.clear();  // mappings made meanwhile were not told
   rediscover_ = true;
 }
@@ -829,9 +853,10 @@ Status EngineImpl::Drain(Observer& observer) {
       FollowHotplug(now);
       auto& bss = *skel_->bss;
       if (uint64_t lost = Observe(bss.events_lost); lost != events_lost_seen_) {
-        Log(LogLevel::kWarning, "engine: ring buffer full, process events are lost; processes are looked up again", {{"lost", lost - events_lost_seen_}});
+        Log(LogLevel::kWarning, "engine: ring buffer full, events are lost; processes and cgroups are looked up again", {{"lost", lost - events_lost_seen_}});
         events_lost_seen_ = lost;
         rediscover_ = true;
+        if (Observe(bss.cgroup_jobs) != 0) RETURN_IF_ERROR(FindTargets({}));
       }
       if (uint64_t full = Observe(bss.targets_full); full != targets_full_seen_) {
         Log(LogLevel::kWarning, "engine: no room for another cgroup; it is not sampled", {{"cgroups", full - targets_full_seen_}});
@@ -978,11 +1003,16 @@ void EngineImpl::DeliverCgroup(const borescope_cgroup& c, bool removed, Observer
     std::lock_guard lock(mutex_);
     auto known = targets_.find(cgroup.id);
     if (removed) {
+      bpf_map_delete_elem(bpf_map__fd(skel_->maps.targets), &cgroup.id);  // we may have put it after the hook took it out
       if (known == targets_.end()) return;
       cgroup = known->second;
       targets_.erase(known);
     } else {
-      if (known != targets_.end() || pod == wanted.end()) return;
+      if (known != targets_.end()) return;
+      if (pod == wanted.end()) {
+        bpf_map_delete_elem(bpf_map__fd(skel_->maps.targets), &cgroup.id);
+        return;
+      }
       PutTarget(cgroup);  // what it inherited may be out of date by now
     }
   }

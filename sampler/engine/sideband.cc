@@ -87,6 +87,7 @@ Status Sideband::Open(const std::vector<int>& cpus) {
     std::string what = "perf_event_open (mappings, CPU " + std::to_string(cpu) + ")";
     Ring ring;
     ring.event.Reset(static_cast<int>(syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
+    if (!ring.event.valid() && errno == ENODEV) continue;  // went offline just now
     if (!ring.event.valid()) {
       Error error = ErrnoError(what);
       Close();

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t kMaxJobs = 64;
 constexpr size_t kMaxProcessesInWindow = 1024;  // whose shares decide language and name
+constexpr size_t kMaxFrames = 1 << 18;            // of all stacks together
 constexpr int64_t kSweepPauseNs = 1'000'000'000;
 
 struct Hash128 {
@@ -83,7 +85,8 @@ class AggregatorImpl final : public Aggregator {
 
  private:
   static bool Valid(engine::JobId job) { return job >= 0 && static_cast<size_t>(job) < kMaxJobs; }
-  unwind::LeafRule LeafRuleOf(Process& process, const engine::Sample& sample);
+  bool HasRoom(int64_t now_ns);
+  std::optional<unwind::LeafRule> LeafRuleOf(Process& process, const engine::Sample& sample);
   borescope_loss Checked(Process* process, const engine::Sample& sample);
   Hash128 HashOf(const Process* process, const engine::Sample& sample, borescope_loss reason) const;
   uint32_t Intern(Process* process, const engine::Sample& sample, borescope_loss reason);
@@ -112,25 +115,39 @@ class AggregatorImpl final : public Aggregator {
   std::vector<NamedFrame> named_;
 };
 
-unwind::LeafRule AggregatorImpl::LeafRuleOf(Process& process, const engine::Sample& sample) {
+// For another stack and its frames.
+bool AggregatorImpl::HasRoom(int64_t now_ns) {
+  auto full = [&] { return index_.size() >= options_.max_stacks || frames_.size() >= kMaxFrames; };
+  if (!full()) return true;
+  if (swept_ns_ != INT64_MIN && now_ns < swept_ns_ + kSweepPauseNs) return false;
+  swept_ns_ = now_ns;
+  Sweep();
+  return !full();
+}
+
+// None: it is new, and there is no room for its frame.
+std::optional<unwind::LeafRule> AggregatorImpl::LeafRuleOf(Process& process, const engine::Sample& sample) {
   uint64_t pc = sample.user_pcs[0];
   auto key = [&] { return Hash128{(pc * 0x9e3779b97f4a7c15u) ^ process.space->key, pc}; };
   auto it = leaf_rules_.find(key());
   if (it != leaf_rules_.end()) return it->second;
+  if (frames_.size() >= kMaxFrames && !HasRoom(sample.time_ns)) return std::nullopt;
   unwind::LeafRule rule = frames_[frames_.Leaf(process, pc, sample.time_ns)].leaf;
   if (leaf_rules_.size() >= options_.max_stacks) leaf_rules_.clear();
   leaf_rules_[key()] = rule;  // looking the frame up may have given the space a new key
   return rule;
 }
 
-// Fills pcs_; returns why the walk ended, as far as the interrupted function tells.
+// Fills pcs_; returns why the walk ended, as far as the interrupted function tells. LOSS_STACK_TABLE_FULL: there is no room to look.
 borescope_loss AggregatorImpl::Checked(Process* process, const engine::Sample& sample) {
   pcs_.clear();
   if (sample.user_pcs.empty()) return sample.end_reason;
   if (!process) return LOSS_UNKNOWN_CODE;
   pcs_.push_back(sample.user_pcs[0]);
   using Kind = unwind::LeafRule::Kind;
-  unwind::LeafRule rule = LeafRuleOf(*process, sample);
+  auto known = LeafRuleOf(*process, sample);
+  if (!known) return LOSS_STACK_TABLE_FULL;
+  unwind::LeafRule rule = *known;
   Kind kind = rule.kind;
   if (kind == Kind::kDelta) {
     bool own = sample.user_bp == sample.user_sp + rule.delta - 8;
@@ -219,12 +236,7 @@ Stack AggregatorImpl::Build(Process* process, const engine::Sample& sample, bore
 uint32_t AggregatorImpl::Intern(Process* process, const engine::Sample& sample, borescope_loss reason) {
   Hash128 hash = HashOf(process, sample, reason);
   if (auto it = index_.find(hash); it != index_.end()) return it->second;
-  if (index_.size() >= options_.max_stacks) {
-    if (swept_ns_ != INT64_MIN && sample.time_ns < swept_ns_ + kSweepPauseNs) return UINT32_MAX;
-    swept_ns_ = sample.time_ns;
-    Sweep();
-    if (index_.size() >= options_.max_stacks) return UINT32_MAX;
-  }
+  if (!HasRoom(sample.time_ns)) return UINT32_MAX;
   Stack stack = Build(process, sample, reason);
   stack.hash = hash;
   stack.live = true;
@@ -276,7 +288,7 @@ void AggregatorImpl::OnSample(const engine::Sample& sample) {
   if (wanted == 0) return;
   Process* process = spaces_.Get(sample.tgid, sample.space, sample.cgroup_id, sample.time_ns, sample.comm);
   borescope_loss reason = Checked(process, sample);
-  uint32_t id = Intern(process, sample, reason);
+  uint32_t id = reason == LOSS_STACK_TABLE_FULL ? UINT32_MAX : Intern(process, sample, reason);
   if (id != UINT32_MAX && options_.on_sample) Report(sample, stacks_[id]);
 
   for (uint64_t mask = wanted; mask != 0; mask &= mask - 1) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/fd.h"
+#include "common/base/log.h"
 #include "common/base/strings.h"
 #include "sampler/symbols/proc_maps.h"
 
@@ -179,7 +180,7 @@ void Spaces::OnMmap(const engine::Mmap& event) {
   mapping.start = event.start;
   mapping.end = event.start + event.length;
   mapping.offset = event.file_offset;
-  mapping.path = SanitizeName(event.path, PATH_MAX);
+  mapping.path = SanitizeName(event.path, kMaxPath);
   if (event.path == "[vdso]") {
     mapping.offset = 0;
     mapping.file = files_.Vdso();
@@ -280,36 +281,69 @@ std::shared_ptr<const Mapping> Spaces::FindMapping(Process& process, uint64_t ad
 
 std::optional<symbols::PerfMap::Found> Spaces::FindJit(Process& process, uint64_t address, int64_t now_ns) {
   Space& space = *process.space;
-  if (auto found = space.perf_map.Find(address)) return found;
-  if (space.perf_map_ns != INT64_MIN && now_ns < space.perf_map_ns + kRereadNs) return std::nullopt;
-  space.perf_map_ns = now_ns;
+  if (!space.jit) space.jit = std::make_shared<Jit>(&jit_bytes_);
+  Jit& jit = *space.jit;
+  auto found = jit.map.Find(address);
+  if (!found && (jit.read_ns == INT64_MIN || now_ns >= jit.read_ns + kRereadNs)) {
+    jit.read_ns = now_ns;
+    ReadPerfMap(space);
+    found = jit.map.Find(address);
+  }
+  if (space.jit_generation != jit.generation) {
+    // Code may have moved: what was known of code without a file is looked up again.
+    space.jit_generation = jit.generation;
+    space.key = next_id_++;
+    for (auto& [start, mapping] : space.mappings) {
+      if (mapping->elf()) continue;
+      auto fresh = std::make_shared<Mapping>(*mapping);
+      fresh->id = next_id_++;
+      mapping = std::move(fresh);
+    }
+  }
+  return found;
+}
+
+// Takes what was added to the space's perf map since.
+void Spaces::ReadPerfMap(Space& space) {
+  constexpr size_t kPart = 256 << 10;
+  constexpr size_t kPartGrowth = 3 << 20;  // of the lists by one part of shortest lines, beyond their doubling
+  Jit& jit = *space.jit;
   auto status = ReadFile(proc_root_ + "/" + std::to_string(space.pid) + "/status", 1 << 16);
-  if (!status.ok()) return std::nullopt;
+  if (!status.ok()) return;
   int inner = symbols::ParseInnermostPid(*status);
   if (inner == 0) inner = space.pid;
   auto fd = symbols::OpenInRoot(proc_root_, space.pid, "tmp/perf-" + std::to_string(inner) + ".map");
   struct stat st;
-  if (!fd.ok() || fstat(fd->get(), &st) != 0) return std::nullopt;
+  if (!fd.ok() || fstat(fd->get(), &st) != 0) return;
   uint64_t size = std::min<uint64_t>(static_cast<uint64_t>(st.st_size), symbols::PerfMap::kMaxBytes);
-  if (size < space.perf_map_read) {  // written anew
-    space.perf_map = {};
-    space.perf_map_read = 0;
+  uint64_t before = jit.read;
+  if (size < jit.read) {  // written anew
+    jit.map = {};
+    jit.read = 0;
+    jit.full = false;
+    jit.Count();
   }
-  if (size == space.perf_map_read) return std::nullopt;
-  std::string text(size - space.perf_map_read, '\0');
-  ssize_t got = pread(fd->get(), text.data(), text.size(), static_cast<off_t>(space.perf_map_read));
-  if (got <= 0) return std::nullopt;
-  text.resize(static_cast<size_t>(got));
-  space.perf_map_read += space.perf_map.Add(text);
-  // Code may have moved: what was known of code without a file is looked up again.
-  space.key = next_id_++;
-  for (auto& [start, mapping] : space.mappings) {
-    if (mapping->elf()) continue;
-    auto fresh = std::make_shared<Mapping>(*mapping);
-    fresh->id = next_id_++;
-    mapping = std::move(fresh);
+  std::string text;
+  while (jit.read < size) {
+    if (jit_bytes_ + jit.map.memory_bytes() + kPartGrowth > kMaxJitBytes) {
+      if (!std::exchange(jit.full, true)) {
+        ++untracked_;
+        Log(LogLevel::kWarning, "no room for another perf map: code made at run time stays without names",
+            {{"pid", static_cast<int64_t>(space.pid)}, {"bytes", static_cast<uint64_t>(jit_bytes_)}});
+      }
+      break;
+    }
+    text.resize(std::min<uint64_t>(kPart, size - jit.read));
+    ssize_t got = pread(fd->get(), text.data(), text.size(), static_cast<off_t>(jit.read));
+    if (got <= 0) break;
+    std::string_view part(text.data(), static_cast<size_t>(got));
+    size_t taken = jit.map.Add(part);
+    if (taken == 0 && part.size() > 2 * symbols::PerfMap::kMaxName) taken = part.size();  // no line is so long
+    jit.Count();
+    if (taken == 0) break;  // its line is not whole yet
+    jit.read += taken;
   }
-  return space.perf_map.Find(address);
+  if (jit.read != before) ++jit.generation;
 }
 
 void Spaces::Clear() {
@@ -321,7 +355,7 @@ void Spaces::Clear() {
 
 size_t Spaces::memory_bytes() const {
   constexpr size_t kProcess = 512, kMapping = 320;
-  return files_.memory_bytes() + processes_.size() * kProcess + all_mappings_ * kMapping;
+  return files_.memory_bytes() + processes_.size() * kProcess + all_mappings_ * kMapping + jit_bytes_;
 }
 
 }  // namespace borescope::stacks

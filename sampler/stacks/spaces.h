@@ -36,6 +36,24 @@ struct ProcessInfo {
   std::shared_ptr<const Mapping> executable;  // null: not seen
 };
 
+// A process's perf map, as far as it was read. Spaces that came from one by fork share it.
+struct Jit {
+  explicit Jit(size_t* all_bytes) : all_bytes(all_bytes) {}
+  ~Jit() { *all_bytes -= bytes; }
+  Jit(const Jit&) = delete;
+  void Count() {
+    *all_bytes += map.memory_bytes() - bytes;
+    bytes = map.memory_bytes();
+  }
+
+  symbols::PerfMap map;
+  uint64_t read = 0;            // bytes of the file that were taken
+  int64_t read_ns = INT64_MIN;  // when we looked last
+  uint64_t generation = 0;      // counts what was read
+  bool full = false;            // there was no room for the rest
+  size_t bytes = 0, *all_bytes;
+};
+
 // Executable mappings of an address space. Shared by processes until one of them maps something.
 struct Space {
   uint64_t key = 0;  // changes when an address may mean something else than before
@@ -44,10 +62,9 @@ struct Space {
 
   bool gaps = false;  // an address without a mapping was looked up
 
-  // Code made at run time.
-  symbols::PerfMap perf_map;
-  uint64_t perf_map_read = 0;                  // bytes of the file that were taken
-  int64_t perf_map_ns = INT64_MIN, maps_ns = INT64_MIN;  // when we looked last
+  int64_t maps_ns = INT64_MIN;  // when /proc/PID/maps was read last
+  std::shared_ptr<Jit> jit;     // code made at run time; null: not asked for yet
+  uint64_t jit_generation = 0;  // of what is known of code without a file
 
   const std::shared_ptr<const Mapping>* Find(uint64_t address) const;
 };
@@ -65,6 +82,8 @@ struct Process {
 class Spaces {
  public:
   static constexpr size_t kMaxProcesses = 32768, kMaxMappings = 65536, kMaxAllMappings = 1 << 19;
+  static constexpr size_t kMaxJitBytes = 64 << 20;     // perf maps of all spaces
+  static constexpr size_t kMaxPath = 256;              // of a mapping's path; the middle of a longer one is left out
   static constexpr int64_t kKeepNs = 5'000'000'000;    // an ended process
   static constexpr int64_t kRereadNs = 1'000'000'000;  // pause between two looks at the same file of /proc
 
@@ -86,7 +105,7 @@ class Spaces {
   void Clear();
   symbols::FileCache& files() { return files_; }
   size_t memory_bytes() const;
-  uint64_t untracked() const { return untracked_; }  // processes and mappings beyond the limits
+  uint64_t untracked() const { return untracked_; }  // processes, mappings and perf maps beyond the limits
 
  private:
   Process* Add(pid_t tgid, uint64_t slot, uint64_t cgroup_id, std::string_view comm);
@@ -94,11 +113,13 @@ class Spaces {
   void Insert(Process& process, Mapping mapping);
   void SetExecutable(Process& process, const std::shared_ptr<const Mapping>& mapping);
   Space& Own(Process& process);
+  void ReadPerfMap(Space& space);
   void Reap(int64_t now_ns);
   std::vector<pid_t> Relatives(const Process& process) const;
 
   std::string proc_root_;
   symbols::FileCache files_;
+  size_t jit_bytes_ = 0;  // outlives the spaces, which count in it
   std::unordered_map<pid_t, Process> processes_;
   struct Ended {
     int64_t time_ns;

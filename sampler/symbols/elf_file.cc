@@ -203,13 +203,14 @@ void ElfFile::BuildSymbols() {
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return a.start != b.start ? a.start < b.start : (a.size != 0) > (b.size != 0);
   });
+  constexpr size_t kMaxAliases = 64;  // so many names of one address are compared
   size_t kept = 0;
   for (size_t i = 0; i < entries_.size();) {
     Entry best = entries_[i];
     std::string best_name;
     size_t j = i + 1;
     for (; j < entries_.size() && entries_[j].start == best.start; ++j) {
-      if ((best.size != 0) != (entries_[j].size != 0)) continue;
+      if (j - i >= kMaxAliases || (best.size != 0) != (entries_[j].size != 0)) continue;
       if (best_name.empty()) best_name = NameOf(best);
       std::string name = NameOf(entries_[j]);
       if (Nicer(name, best_name)) {

@@ -15,6 +15,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/clock.h"
+
 namespace borescope::symbols {
 namespace {
 
@@ -183,19 +185,24 @@ std::shared_ptr<MappedFile> FileCache::Vdso() {
 
 void FileCache::Touch(const std::shared_ptr<MappedFile>& file) {
   if (!file->elf) return;
+  constexpr int64_t kInUseNs = 1'000'000'000;
   size_t bytes = file->elf->memory_bytes();
-  if (!tables_.empty() && tables_.front().first.lock() == file) {
-    if (tables_.front().second == bytes) return;
+  int64_t now = NowNs(CLOCK_MONOTONIC);
+  if (!tables_.empty() && tables_.front().file.lock() == file) {
+    tables_.front().used_ns = now;
+    if (tables_.front().bytes == bytes) return;
+    tables_.front().bytes = bytes;
   } else {
-    tables_.remove_if([&](const auto& t) { return t.first.expired() || t.first.lock() == file; });
-    tables_.emplace_front(file, 0);
+    tables_.remove_if([&](const Tables& t) { return t.file.expired() || t.file.lock() == file; });
+    tables_.push_front({file, bytes, now});
   }
-  tables_.front().second = bytes;
   size_t total = 0;
   for (auto it = tables_.begin(); it != tables_.end();) {
-    total += it->second;
-    if (total > max_table_bytes_ && it != tables_.begin()) {
-      if (auto old = it->first.lock()) old->elf->DropTables();
+    total += it->bytes;
+    size_t limit = now - it->used_ns < kInUseNs ? 4 * max_table_bytes_ : max_table_bytes_;
+    if (total > limit && it != tables_.begin()) {
+      total -= it->bytes;
+      if (auto old = it->file.lock()) old->elf->DropTables();
       it = tables_.erase(it);
     } else {
       ++it;
@@ -205,7 +212,7 @@ void FileCache::Touch(const std::shared_ptr<MappedFile>& file) {
 
 size_t FileCache::memory_bytes() const {
   size_t total = 0;
-  for (const auto& [file, bytes] : tables_) total += bytes;
+  for (const Tables& t : tables_) total += t.bytes;
   return total + files_.size() * 512;
 }
 

@@ -55,6 +55,7 @@ class FileCache {
   // Our own vDSO: the kernel maps the same image into every 64-bit process.
   std::shared_ptr<MappedFile> Vdso();
   // To be called after look-ups in a file's tables: notes the use, and drops the tables used longest ago when there are too many.
+  // Those in use now (since a second) stay up to four times the limit: to build them again for each look-up costs more.
   void Touch(const std::shared_ptr<MappedFile>& file);
   size_t memory_bytes() const;
   size_t size() const { return files_.size(); }
@@ -74,7 +75,12 @@ class FileCache {
   size_t max_files_, max_table_bytes_;
   std::unordered_map<FileId, Slot, Hash> files_;
   std::list<FileId> order_;  // most recently asked for first
-  std::list<std::pair<std::weak_ptr<MappedFile>, size_t>> tables_;
+  struct Tables {
+    std::weak_ptr<MappedFile> file;
+    size_t bytes;
+    int64_t used_ns;
+  };
+  std::list<Tables> tables_;  // most recently used first
   std::shared_ptr<MappedFile> vdso_;
   uint64_t refused_ = 0;
 };

@@ -9,6 +9,7 @@ namespace {
 constexpr uint32_t kMagic118 = 0xfffffff0, kMagic120 = 0xfffffff1;
 constexpr uint64_t kMaxFunctions = 1 << 22;
 constexpr size_t kMaxName = 1024;
+constexpr int kMaxSteps = 1 << 16;  // of the stack pointer in one function
 constexpr uint8_t kFlagTopFrame = 1, kFlagWritesSp = 2;
 
 // Little-endian base-128 numbers from a source, read in small blocks.
@@ -109,7 +110,8 @@ std::optional<uint32_t> GoTable::StackDelta(uint64_t vaddr) const {
   Varints numbers(source_, offset_ + pctab_ + pcsp, offset_ + size_);
   int64_t value = -1;
   uint64_t pc = function->start;
-  for (bool first = true; pc < function->end; first = false) {
+  for (int i = 0; pc < function->end && i < kMaxSteps; ++i) {
+    bool first = i == 0;
     uint32_t step, length;
     if (!numbers.Next(&step) || (step == 0 && !first) || !numbers.Next(&length)) return std::nullopt;
     value += static_cast<int32_t>((step >> 1) ^ (0u - (step & 1)));

@@ -349,6 +349,39 @@ TEST(EngineTest, ContainerMadeInTheWindowIsSampledFromItsStart) {
   EXPECT_TRUE(r.cgroups[1].cgroup.removed);
 }
 
+// A container of which nobody has read when its job ends: the next job gets the same bit, and none of its samples.
+TEST(EngineTest, AContainerMadeAsItsJobEndsIsNotTheNextJobs) {
+  for (bool another_runs : {false, true}) {
+    auto e = OpenEngine();
+    ASSERT_TRUE(e);
+    Pod first, second, third;
+    Child resident([] { pause(); }), child(SpinForever);  // the resident tells both jobs the same hierarchy
+    third.Join(third.AddContainer(), resident.pid());
+    child.Go();
+    Recorder r;
+    if (another_runs) {
+      auto other = e->AddJob(JobFor(199, 5000));
+      ASSERT_TRUE(other.ok() && e->SetPods(*other, {third.uid()}).ok());
+    }
+    auto job = e->AddJob(JobFor(499, 5000));
+    ASSERT_TRUE(job.ok() && e->SetPods(*job, {first.uid()}).ok());
+    DrainFor(*e, r, 50);
+    std::string container = first.AddContainer();
+    first.Join(container, child.pid());
+    e->RemoveJob(*job);
+    r.samples.clear();
+    auto walks = e->counters().stack_walks;
+    auto next = e->AddJob(JobFor(499, 5000));
+    ASSERT_TRUE(next.ok() && e->SetPods(*next, {second.uid()}).ok());
+    EXPECT_EQ(*next, *job);
+    DrainFor(*e, r, 400);
+    EXPECT_TRUE(r.samples.empty()) << r.samples.size() << " samples, another job " << another_runs;
+    EXPECT_EQ(e->counters().stack_walks, walks);
+    EXPECT_EQ(e->counters(*next).used_ns, 0);
+    child.Kill();
+  }
+}
+
 TEST(EngineTest, WakesForANewContainer) {
   auto e = OpenEngine();
   ASSERT_TRUE(e);

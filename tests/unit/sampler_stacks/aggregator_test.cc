@@ -247,6 +247,28 @@ TEST_F(AggregatorTest, AFullTableIsALossAndMakesRoomLater) {
   EXPECT_EQ(aggregator_->CloseWindows(3, 6'000'000'000, true)[0].profile.samples().size(), 8u);
 }
 
+TEST_F(AggregatorTest, FramesBeyondTheLimitAreALoss) {
+  Start(1 << 17);
+  constexpr uint64_t kEach = 1024;
+  std::vector<uint64_t> kernel(kEach);
+  uint64_t at = 0xffffffff81000500;
+  for (int i = 0; i < 300; ++i) {
+    for (uint64_t& pc : kernel) pc = at += 16;
+    aggregator_->OnSample(Make(1001, {}, kernel));
+  }
+  auto stats = aggregator_->stats(3);
+  EXPECT_GE(stats.collected, 256u);
+  EXPECT_LE(stats.collected, 257u);
+  EXPECT_EQ(stats.loss[LOSS_STACK_TABLE_FULL].count, 300 - stats.collected);
+  auto unknown = Make(1002, {0x1000});  // a new leaf has no room either
+  aggregator_->OnSample(unknown);
+  EXPECT_EQ(aggregator_->stats(3).loss[LOSS_STACK_TABLE_FULL].count, 301 - stats.collected);
+  aggregator_->CloseWindows(3, 1100, false);
+  unknown.time_ns = 5'000'000'000;
+  aggregator_->OnSample(unknown);
+  EXPECT_EQ(aggregator_->stats(3).collected, stats.collected + 1);
+}
+
 TEST_F(AggregatorTest, ACutHasAFrameAtTheRoot) {
   Start();
   auto s = Make(1001, {}, {0xffffffff81000500});
@@ -284,6 +306,47 @@ TEST_F(AggregatorTest, PerfMapsNameCodeMadeAtRunTime) {
   EXPECT_EQ(names_[0], "jit_second");
   aggregator_->OnSample(Make(2'000'001'003, {base + 0x85}));  // what had no name is looked up again
   EXPECT_EQ(names_[0], "jit_second");
+  unlink(path.c_str());
+  munmap(page, 4096);
+}
+
+// A tenant may write what he likes into his perf map: a line without end is not read again, and forks share what was read.
+TEST_F(AggregatorTest, PerfMapsAreBounded) {
+  std::string path = "/tmp/perf-" + std::to_string(symbols::ParseInnermostPid(*ReadFile("/proc/self/status"))) + ".map";
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto base = reinterpret_cast<uint64_t>(page);
+  char line[128];
+  {
+    std::ofstream file(path);
+    file << std::string(1 << 20, 'x');  // four parts without a line
+    snprintf(line, sizeof(line), "\n%lx 40 jit_first\n", base);
+    file << line;
+    for (int i = 0; i < 100000; ++i) {
+      snprintf(line, sizeof(line), "%x 10 some_name_that_takes_room\n", 0x1000 + 16 * i);
+      file << line;
+    }
+  }
+  Start();
+  aggregator_->OnSample(Make(1001, {base + 5}));
+  EXPECT_EQ(names_[0], "jit_first");
+  size_t before = aggregator_->memory_bytes();
+  EXPECT_GT(before, 4'000'000u);
+  for (pid_t child = kGone; child < kGone + 20; ++child) {
+    aggregator_->OnFork({1002, getpid(), child, 1, 7});
+    engine::Mmap mmap;  // its space is its own from here on
+    mmap.time_ns = 1003;
+    mmap.tgid = child;
+    mmap.start = base + (1ull << 40);
+    mmap.length = 0x1000;
+    mmap.path = "//anon";
+    aggregator_->OnMmap(mmap);
+    auto s = Make(1004, {base + 6});
+    s.tgid = child;
+    aggregator_->OnSample(s);
+    EXPECT_EQ(names_[0], "jit_first");
+  }
+  EXPECT_LT(aggregator_->memory_bytes(), before + 1'000'000);
   unlink(path.c_str());
   munmap(page, 4096);
 }

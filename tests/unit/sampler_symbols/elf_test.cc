@@ -336,6 +336,35 @@ TEST(FileCache, OpensNoFifo) {
   EXPECT_EQ(fd.error().message, "not a regular file");
 }
 
+// Tables that are in use side by side are not built again and again, though they are beyond the limit; they are within four times it.
+TEST(FileCache, KeepsTablesInUse) {
+  std::vector<std::shared_ptr<MappedFile>> held;
+  FileCache opener("/proc", 10, 1);
+  for (const char* name : {"/bin/true", "/bin/false", "/bin/cat", "/bin/ls", "/bin/cp", "/bin/mv"}) {
+    auto lines = Lines(std::string("stat -L -c '%Hd %Ld %i' ") + name);
+    FileRequest request;
+    ASSERT_EQ(sscanf(lines.at(0).c_str(), "%u %u %lu", &request.id.device_major, &request.id.device_minor, &request.id.inode), 3);
+    request.pid = getpid();
+    request.path = name;
+    held.push_back(opener.Get(request));
+    ASSERT_TRUE(held.back()->elf);
+  }
+  size_t largest = 0;
+  for (auto& file : held) {
+    file->elf->eh_frame();
+    largest = std::max(largest, file->elf->memory_bytes());
+  }
+  FileCache files("/proc", 10, largest);
+  size_t two = held[0]->elf->memory_bytes() + held[1]->elf->memory_bytes();
+  for (int i = 0; i < 3; ++i) {
+    files.Touch(held[0]);
+    files.Touch(held[1]);
+    EXPECT_EQ(files.memory_bytes(), two);
+  }
+  for (auto& file : held) files.Touch(file);
+  EXPECT_LE(files.memory_bytes(), 4 * largest);
+}
+
 TEST(FileCache, IsBounded) {
   FileCache files("/proc", 3, 1 << 20);
   std::vector<std::shared_ptr<MappedFile>> held;
