@@ -22,6 +22,9 @@ if(BORESCOPE_SANITIZE)
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>) # false in <regex> when instrumented
   endif()
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+  add_compile_options(-Wno-deprecated-declarations) # clang 19 warns of std::stable_sort as libstdc++ 12 has it
+endif()
 if(BORESCOPE_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
