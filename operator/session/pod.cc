@@ -79,7 +79,10 @@ std::string StaticPodUid(const Pod& pod) {
   bool hash =
       pod.config_hash.size() == kMd5Digits &&
       pod.config_hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-  return hash ? pod.config_hash : std::string();
+  // The pod's author writes that annotation, and a cgroup is found by its digits alone: what has the form of a uid that the API
+  // server gives (UUID version 4) could name another tenant's pod. One real hash in 64 has that form too; its pod is not sampled.
+  bool uid_form = hash && pod.config_hash[12] == '4' && std::string_view("89ab").find(pod.config_hash[16]) != std::string_view::npos;
+  return hash && !uid_form ? pod.config_hash : std::string();
 }
 
 std::string Label(const std::map<std::string, std::string>& labels, std::string_view key) {

@@ -111,6 +111,8 @@ TEST(Pod, TheCgroupUidOfAStaticPodIsItsHash) {
   EXPECT_EQ(uid(), "") << "anybody may write that annotation";
   pod.controller = Controller{"Node", "n1", "nu"};
   EXPECT_EQ(uid(), kHash);
+  pod.config_hash = "6f1c0a3e5b7d4c2e9a1b0c2d3e4f5a6b";  // another pod's uid without its dashes
+  EXPECT_EQ(uid(), "");
   for (const std::string& odd : {std::string(), kHash + "0", std::string(64, 'a'), "../" + kHash.substr(3)}) {
     pod.config_hash = odd;
     EXPECT_EQ(uid(), "") << odd;
