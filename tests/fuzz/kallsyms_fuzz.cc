@@ -15,13 +15,14 @@ namespace {
 
 // A folder with a file `kallsyms`, for the life of the process.
 const std::string& Folder() {
-  static const std::string folder = [] {
+  // Never destroyed: the handler at exit still needs it.
+  static const std::string* const folder = [] {
     char path[] = "/tmp/kallsyms_fuzz.XXXXXX";
     if (mkdtemp(path) == nullptr) std::abort();
     std::atexit([] { std::filesystem::remove_all(Folder()); });
-    return std::string(path);
+    return new std::string(path);
   }();
-  return folder;
+  return *folder;
 }
 
 }  // namespace
