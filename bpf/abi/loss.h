@@ -22,7 +22,6 @@
 	BORESCOPE_LOSS(LOSS_NO_USER_REGS, "no_user_registers", "user registers not available", TRUNCATED) \
 	/* in user space */                                                                               \
 	BORESCOPE_LOSS(LOSS_NO_FRAME_POINTER, "no_frame_pointer", "no frame pointer", TRUNCATED)          \
-	BORESCOPE_LOSS(LOSS_NOT_A_CALL, "not_a_call", "return address does not follow a call", TRUNCATED) \
 	BORESCOPE_LOSS(LOSS_UNKNOWN_CODE, "unknown_code", "code not readable", TRUNCATED)                 \
 	BORESCOPE_LOSS(LOSS_UNKNOWN_CONTAINER, "unknown_container", "container could not be told", LOST)  \
 	BORESCOPE_LOSS(LOSS_STACK_TABLE_FULL, "stack_table_full", "stack table full", LOST)               \

@@ -1,33 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An independent reader of pprof files: protobuf wire format by hand, nothing of our C++ in it."""
 import gzip
+import os
+import sys
 
-
-def _varint(data, at):
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _fields(data):
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        if key & 7 == 0:
-            value, at = _varint(data, at)
-        elif key & 7 == 2:
-            size, at = _varint(data, at)
-            value, at = data[at:at + size], at + size
-        elif key & 7 == 1:
-            value, at = data[at:at + 8], at + 8
-        else:
-            value, at = data[at:at + 4], at + 4
-        yield key >> 3, value
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "pprof"))
+from pprof_wire import read_varint as _varint  # noqa: E402
+from pprof_wire import fields as _fields  # noqa: E402
 
 
 def _numbers(value):

@@ -25,7 +25,7 @@ def field(number, value):
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
-def _read_varint(data, at):
+def read_varint(data, at):
     value = shift = 0
     while True:
         byte = data[at]
@@ -40,11 +40,11 @@ def fields(data):
     """All (number, value) of a message; value is an int or bytes."""
     at = 0
     while at < len(data):
-        tag, at = _read_varint(data, at)
+        tag, at = read_varint(data, at)
         if tag & 7 == 0:
-            value, at = _read_varint(data, at)
+            value, at = read_varint(data, at)
         elif tag & 7 == 2:
-            size, at = _read_varint(data, at)
+            size, at = read_varint(data, at)
             value, at = data[at:at + size], at + size
             assert len(value) == size, "cut short"
         else:
@@ -66,7 +66,7 @@ def _numbers(message, number):
         else:
             at = 0
             while at < len(value):
-                v, at = _read_varint(value, at)
+                v, at = read_varint(value, at)
                 out.append(v)
     return out
 
