@@ -552,8 +552,9 @@ void EngineImpl::ForgetJob(JobId id) {
     Detach();
     return;
   }
+  // Threads still carry the bit as one to which their time is charged: settled now, it is not charged to the bit's next job.
   bool any = false;
-  Status status = by_group ? SettleMarks(0, 0, Bit(id), &any) : OkStatus();
+  Status status = by_group ? SettleMarks(0, 0, Bit(id), &any) : VisitTasks();
   if (status.ok()) status = ApplyRates();
   if (!status.ok()) Log(LogLevel::kWarning, "engine: removing a job", {{"error", status.error().ToString()}});
 }
