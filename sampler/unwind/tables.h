@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bpf/abi/unwind.h"
+#include "common/base/result.h"
+#include "sampler/symbols/files.h"
+#include "sampler/unwind/compiled_table.h"
+#include "sampler/unwind/table_memory.h"
+
+namespace borescope::unwind {
+
+// The tables of all files of the wanted processes: compiled once for each build id in a confined child, cached on disk, placed in the
+// programs' memory under one budget, the longest unused leave first. One owner thread, but for the worker it runs itself.
+class Tables {
+ public:
+  struct Options {
+    TableMemory* memory = nullptr;  // null: nothing is placed (unwinding in user space only)
+    size_t budget_bytes = 64 << 20;         // of the programs' memory
+    size_t user_budget_bytes = 16 << 20;    // of tables kept for unwinding in user space
+    std::string compiler;                   // path of borescope-unwind-tables; empty: beside /proc/self/exe
+    std::string cache_directory;            // empty: no cache on disk
+    std::string debug_directory = "/usr/lib/debug";  // separate debug files by build id
+  };
+  enum class State : uint8_t { kPending, kReady, kNothing, kFailed };  // kNothing: the file tells nothing; kFailed: see problem()
+
+  struct Stats {
+    uint64_t files = 0, placed_files = 0, compiled = 0, from_disk = 0, failed = 0, evictions = 0, not_placed = 0;  // not_placed: no room
+    uint64_t placed_bytes = 0, chunk_bytes = 0, user_bytes = 0, rows = 0;
+    int64_t compile_cpu_ns = 0;
+  };
+  // Of one file, for --explain.
+  struct FileInfo {
+    std::string path, build_id, sources, problem;
+    State state = State::kPending;
+    bool placed = false;
+    uint64_t rows = 0, unsupported_rows = 0, bytes = 0;
+    std::vector<MissingRule> missing;
+  };
+
+  static Result<std::unique_ptr<Tables>> Create(Options options);
+  virtual ~Tables() = default;
+
+  // The kernel knows `file` as `key`; asks for its table to be compiled and placed. Cheap when known. The file's descriptor is used.
+  virtual State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) = 0;
+  // The table itself, for unwinding in user space; null: state says why. Asks for it when it is not there (any more).
+  virtual std::shared_ptr<const CompiledTable> Get(const std::shared_ptr<symbols::MappedFile>& file, State* state) = 0;
+  // Takes what the compiler has finished, places, evicts. Call it at each drain; returns how many files became ready.
+  virtual size_t Poll() = 0;
+  // Readable when Poll has something to take.
+  virtual int wake_fd() const = 0;
+  // No process is sampled any more: gives all chunks back. What was compiled stays within user_budget_bytes.
+  virtual void Release() = 0;
+
+  virtual Stats stats() const = 0;
+  virtual std::vector<FileInfo> files() const = 0;
+};
+
+}  // namespace borescope::unwind
