@@ -20,6 +20,15 @@
 	BORESCOPE_LOSS(LOSS_TOO_DEEP, "too_deep", "too many frames", TRUNCATED)                           \
 	BORESCOPE_LOSS(LOSS_TIME_STOP, "time_stop", "time limit in the interrupt", TRUNCATED)             \
 	BORESCOPE_LOSS(LOSS_NO_USER_REGS, "no_user_registers", "user registers not available", TRUNCATED) \
+	BORESCOPE_LOSS(LOSS_TABLES_NOT_READY, "tables_not_ready", "tables not ready", TRUNCATED)          \
+	/* in BPF and in user space, by the same C */                                                     \
+	BORESCOPE_LOSS(LOSS_NO_UNWIND_INFO, "no_unwind_info", "no unwind information", TRUNCATED)         \
+	BORESCOPE_LOSS(LOSS_UNSUPPORTED_RULE, "unsupported_rule", "unwind rule not supported", TRUNCATED) \
+	BORESCOPE_LOSS(LOSS_REGISTER_UNKNOWN, "register_unknown", "register of the unwind rule not known", TRUNCATED) \
+	BORESCOPE_LOSS(LOSS_STACK_SWITCH, "stack_switch", "stack switch", TRUNCATED)                      \
+	BORESCOPE_LOSS(LOSS_BAD_CFA, "bad_cfa", "stack does not rise", TRUNCATED)                         \
+	BORESCOPE_LOSS(LOSS_NOT_CODE, "not_code", "return address is not code", TRUNCATED)                \
+	BORESCOPE_LOSS(LOSS_URETPROBE, "uretprobe", "return address taken by a probe", TRUNCATED)         \
 	/* in user space */                                                                               \
 	BORESCOPE_LOSS(LOSS_NO_FRAME_POINTER, "no_frame_pointer", "no frame pointer", TRUNCATED)          \
 	BORESCOPE_LOSS(LOSS_UNKNOWN_CODE, "unknown_code", "code not readable", TRUNCATED)                 \

@@ -6,9 +6,9 @@
  */
 #pragma once
 
-#ifndef __VMLINUX_H__
 #include <linux/types.h>
-#endif
+
+#include "bpf/abi/unwind.h"
 
 #define BORESCOPE_ABI_VERSION 1
 
@@ -42,8 +42,13 @@ enum borescope_frame_kind {
 };
 
 enum borescope_sample_flags {
-	SAMPLE_IN_KERNEL = 1, /* the interrupt hit kernel mode; user_pc is where the thread entered the kernel */
+	SAMPLE_IN_KERNEL = 1,    /* the interrupt hit kernel mode; user_pc is where the thread entered the kernel */
+	SAMPLE_MISSING_FILE = 2, /* struct borescope_missing_file follows the frames */
+	SAMPLE_RAW = 4,          /* then struct borescope_raw, and the bytes of the stack */
 };
+
+/* Set in a user frame's word: the pc was interrupted by a signal handler; it is not a return address. Bit 63 of the first is not set. */
+#define USER_FRAME_INTERRUPTED (1ull << 63)
 
 /*
  * One sample, sized to its stack: after the struct come kernel_frames words (leaf first), then user_frames words (leaf first:
@@ -70,6 +75,23 @@ struct borescope_sample {
 	__u16 rate_hz; /* of the clock; a job of a lower frequency takes it for its share of that clock's ticks */
 	__u32 cpu;
 	char comm[16];
+};
+
+/* The mapping of the first frame whose file is not in the map `files`. */
+struct borescope_missing_file {
+	struct unwind_file_key key;
+	__u64 start, end; /* addresses in the process */
+	__u64 offset;     /* of start, in the file */
+};
+
+#define BORESCOPE_RAW_BYTES (8u << 10)
+#define BORESCOPE_RAW_TEST_BYTES (64u << 10)
+
+/* What a thread was at the sample, for unwinding in user space; `bytes` bytes of its stack follow. */
+struct borescope_raw {
+	struct unwind_regs regs;
+	__u64 start; /* address of the first byte: UNWIND_RED_ZONE below the stack pointer, rounded down to 8 */
+	__u64 bytes; /* a multiple of 8 */
 };
 
 struct borescope_fork {

@@ -79,6 +79,27 @@ enum unwind_ra_kind {
 	UNWIND_RA_IN_REG,     /* in register ra_offset (DWARF number): an interrupted frame only */
 };
 
+/*
+ * The registers of a thread by DWARF number. x86-64: 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8 to 15 themselves.
+ * aarch64: 0 to 30 are x0 to x30, 31 is sp.
+ */
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+#define UNWIND_REGISTERS 32
+#define UNWIND_FP 29
+#define UNWIND_SP 31
+#define UNWIND_RED_ZONE 0
+#else
+#define UNWIND_REGISTERS 16
+#define UNWIND_FP 6
+#define UNWIND_SP 7
+#define UNWIND_RED_ZONE 128 /* bytes below the stack pointer that belong to an interrupted function */
+#endif
+
+struct unwind_regs {
+	__u64 pc;
+	__u64 r[UNWIND_REGISTERS];
+};
+
 /* How the caller of one frame is found. Registers have DWARF numbers. Afterwards sp = CFA. */
 struct unwind_rule {
 	__u8 kind;      /* enum unwind_rule_kind */

@@ -41,6 +41,19 @@ static inline __attribute__((always_inline)) long reader_words(const struct read
 	return bpf_probe_read_user(out, 16, (const void *)address);
 }
 
+/* One word. */
+static inline __attribute__((always_inline)) long reader_word(const struct reader *reader, __u64 address, __u64 *out)
+{
+	__u64 at = (address - reader->window) / 8;
+	__u64 *words;
+
+	if (reader->window && !(address & 7) && at < READER_WINDOW_WORDS && (words = reader_window())) {
+		*out = words[at % READER_WINDOW_WORDS];
+		return 0;
+	}
+	return bpf_probe_read_user(out, 8, (const void *)address);
+}
+
 #else
 
 #include <string.h>
@@ -56,6 +69,14 @@ static inline long reader_words(const struct reader *reader, __u64 address, __u6
 	if (address < reader->address || reader->size < 16 || address - reader->address > reader->size - 16)
 		return -1;
 	memcpy(out, reader->bytes + (address - reader->address), 16);
+	return 0;
+}
+
+static inline long reader_word(const struct reader *reader, __u64 address, __u64 *out)
+{
+	if (address < reader->address || reader->size < 8 || address - reader->address > reader->size - 8)
+		return -1;
+	memcpy(out, reader->bytes + (address - reader->address), 8);
 	return 0;
 }
 

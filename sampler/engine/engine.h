@@ -12,11 +12,26 @@
 #include <vector>
 
 #include "bpf/abi/loss.h"
+#include "bpf/abi/unwind.h"
 #include "common/base/result.h"
 
 namespace borescope::engine {
 
 // All times CLOCK_MONOTONIC ns unless the name says boot; all pids those of our own PID namespace.
+
+// A file without an entry in the table memory that a stack led through: the kernel's key for it, and its mapping.
+struct MissingFile {
+  unwind_file_key key;
+  uint64_t start, end;   // addresses in the process
+  uint64_t file_offset;  // of start
+};
+
+// A thread as it was at the sample, to be unwound in user space.
+struct RawStack {
+  unwind_regs regs;
+  uint64_t start;  // address of the first byte of `stack`: the red zone below the stack pointer is part of it
+  std::span<const std::byte> stack;
+};
 
 // One tick that hit a wanted thread. Spans are valid during the call only.
 struct Sample {
@@ -31,6 +46,8 @@ struct Sample {
   std::span<const uint64_t> user_pcs;     // leaf first: interrupted pc, then unchecked return addresses of the FP chain
   std::span<const uint64_t> stack_top;    // words at user_sp (0..2)
   borescope_loss end_reason = LOSS_NONE;  // why the walk ended; LOSS_NONE: the chain ended by itself (frame pointer 0)
+  const MissingFile* missing = nullptr;   // the first file on the way up that has no table yet, or null
+  const RawStack* raw = nullptr;          // set while tables are missing (bounded, see LOSS_TABLES_NOT_READY), and by Options::raw_every
   bool in_kernel = false;
   uint32_t cpu = 0;
   std::string_view comm;
@@ -80,6 +97,7 @@ class Observer {
 
 struct Options {
   bool fixed_period = false;       // test builds only: no jitter
+  int raw_every = 0;               // tests only: so many-th sample carries a RawStack of up to 64 KiB besides its frames; 0: none
   size_t ring_bytes = 8 << 20;
   std::string proc_root = "/proc";
 };
