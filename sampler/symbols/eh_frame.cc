@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "sampler/symbols/dwarf_cursor.h"
 #include "sampler/symbols/elf_file.h"
 
 namespace borescope::symbols {
@@ -16,89 +17,10 @@ constexpr uint32_t kMaxRecord = 1 << 16;                     // bytes of one CIE
 constexpr size_t kMaxIndex = 1 << 20;
 constexpr size_t kMaxRemembered = 16;
 
-// Bytes of one record, read in order; once something is missing, ok() is false and everything reads as 0.
-class Cursor {
- public:
-  Cursor(const uint8_t* data, size_t size, uint64_t vaddr) : begin_(data), at_(data), end_(data + size), vaddr_(vaddr) {}
-  bool ok() const { return ok_; }
-  bool done() const { return at_ == end_ || !ok_; }
-  uint64_t vaddr() const { return vaddr_ + static_cast<uint64_t>(at_ - begin_); }
-  size_t left() const { return static_cast<size_t>(end_ - at_); }
-
-  template <typename T>
-  T Take() {
-    T value{};
-    if (left() < sizeof(T)) return Fail<T>();
-    std::memcpy(&value, at_, sizeof(T));
-    at_ += sizeof(T);
-    return value;
-  }
-  uint64_t Uleb() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      uint8_t byte = Take<uint8_t>();
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (!(byte & 0x80)) return value;
-    }
-    return Fail<uint64_t>();
-  }
-  int64_t Sleb() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      uint8_t byte = Take<uint8_t>();
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte & 0x80) continue;
-      if ((byte & 0x40) && shift + 7 < 64) value |= ~uint64_t{0} << (shift + 7);
-      return static_cast<int64_t>(value);
-    }
-    return Fail<int64_t>();
-  }
-  // The next n bytes as a cursor of their own.
-  Cursor Block(uint64_t n) {
-    if (n > left()) {
-      ok_ = false;
-      return Cursor(at_, 0, 0);
-    }
-    Cursor block(at_, static_cast<size_t>(n), vaddr());
-    at_ += n;
-    return block;
-  }
-  // A pointer in one of the DW_EH_PE encodings, without indirection; data: base of data-relative ones.
-  uint64_t Pointer(uint8_t encoding, uint64_t data = 0) {
-    uint64_t here = vaddr(), value = 0;
-    switch (encoding & 0x0f) {
-      case 0x00: case 0x04: case 0x0c: value = Take<uint64_t>(); break;
-      case 0x01: value = Uleb(); break;
-      case 0x02: value = Take<uint16_t>(); break;
-      case 0x03: value = Take<uint32_t>(); break;
-      case 0x09: value = static_cast<uint64_t>(Sleb()); break;
-      case 0x0a: value = static_cast<uint64_t>(static_cast<int64_t>(Take<int16_t>())); break;
-      case 0x0b: value = static_cast<uint64_t>(static_cast<int64_t>(Take<int32_t>())); break;
-      default: return Fail<uint64_t>();
-    }
-    switch (encoding & 0xf0) {
-      case 0x00: return value;
-      case 0x10: return value + here;
-      case 0x30: return value + data;
-      default: return Fail<uint64_t>();
-    }
-  }
-
- private:
-  template <typename T>
-  T Fail() {
-    ok_ = false;
-    return T{};
-  }
-  const uint8_t *begin_, *at_, *end_;
-  uint64_t vaddr_;
-  bool ok_ = true;
-};
-
 struct Record {
   std::vector<uint8_t> bytes;  // after the length field
   uint64_t vaddr = 0;          // of bytes[0]
-  Cursor cursor() const { return Cursor(bytes.data(), bytes.size(), vaddr); }
+  DwarfCursor cursor() const { return DwarfCursor(bytes.data(), bytes.size(), vaddr); }
 };
 
 // False: no such record, or the terminator.
@@ -121,7 +43,7 @@ struct Cie {
 bool ReadCie(const ElfFile& elf, uint64_t vaddr, Cie* cie) {
   Record record;
   if (!ReadRecord(elf, vaddr, &record)) return false;
-  Cursor c = record.cursor();
+  DwarfCursor c = record.cursor();
   if (c.Take<uint32_t>() != 0) return false;
   uint8_t version = c.Take<uint8_t>();
   if (version != 1 && version != 3) return false;
@@ -134,7 +56,7 @@ bool ReadCie(const ElfFile& elf, uint64_t vaddr, Cie* cie) {
   if (!augmentation.empty() && augmentation[0] != 'z') return false;
   if (!augmentation.empty()) {
     cie->augmented = true;
-    Cursor data = c.Block(c.Uleb());
+    DwarfCursor data = c.Block(c.Uleb());
     for (char letter : augmentation.substr(1)) {
       if (letter == 'R') {
         cie->encoding = data.Take<uint8_t>();
@@ -179,7 +101,7 @@ class Program {
   Program(const Cie& cie, State initial) : cie_(cie), initial_(initial), state_(initial) {}
 
   template <typename OnRow>
-  bool Run(Cursor c, uint64_t location, uint64_t end, OnRow row) {
+  bool Run(DwarfCursor c, uint64_t location, uint64_t end, OnRow row) {
     while (!c.done()) {
       uint8_t op = c.Take<uint8_t>();
       uint64_t operand = op & 0x3f;
@@ -216,14 +138,14 @@ class Program {
         case 0x0d: DefineCfa(c.Uleb(), state_.cfa_offset); break;
         case 0x0e: DefineCfa(state_.cfa_register, static_cast<int64_t>(c.Uleb())); break;
         case 0x0f: {  // def_cfa_expression
-          Cursor e = c.Block(c.Uleb());
+          DwarfCursor e = c.Block(c.Uleb());
           bool below = e.Take<uint8_t>() == 0x76 && e.Sleb() < 0 && e.Take<uint8_t>() == 0x06 && e.ok() && e.done();
           state_.cfa_expression = below ? State::Expression::kBelowRbp : State::Expression::kOther;
           break;
         }
         case 0x10: {  // expression
           uint64_t reg = c.Uleb();
-          Cursor e = c.Block(c.Uleb());
+          DwarfCursor e = c.Block(c.Uleb());
           bool at_rbp = e.Take<uint8_t>() == 0x76 && e.Sleb() == 0 && e.ok() && e.done();
           Set(reg, at_rbp ? State::Saved::kAtRbp : State::Saved::kOther, 0);
           break;
@@ -282,7 +204,7 @@ class Program {
 };
 
 // Head of an FDE: its CIE and range; the cursor stands at its program.
-bool ReadFdeHead(const ElfFile& elf, const Record& record, Cursor* c, Cie* cie, uint64_t* start, uint64_t* end) {
+bool ReadFdeHead(const ElfFile& elf, const Record& record, DwarfCursor* c, Cie* cie, uint64_t* start, uint64_t* end) {
   uint64_t here = c->vaddr();
   uint32_t distance = c->Take<uint32_t>();
   if (distance == 0 || distance > here || !ReadCie(elf, here - distance, cie)) return false;
@@ -307,7 +229,7 @@ std::unique_ptr<EhFrame> EhFrame::Create(const ElfFile& elf) {
 bool EhFrame::UseHeader(uint64_t header) {
   std::array<uint8_t, 32> bytes{};
   if (!elf_.Read(header, bytes.data(), 16) || bytes[0] != 1) return false;
-  Cursor c(bytes.data(), bytes.size(), header);
+  DwarfCursor c(bytes.data(), bytes.size(), header);
   c.Take<uint8_t>();
   uint8_t frame_encoding = c.Take<uint8_t>(), count_encoding = c.Take<uint8_t>(), table_encoding = c.Take<uint8_t>();
   constexpr uint8_t kDataRelativeInt32 = 0x3b;  // what linkers write
@@ -325,7 +247,7 @@ void EhFrame::BuildIndex(uint64_t vaddr, uint64_t size) {
   while (vaddr < end && index_.size() < kMaxIndex) {
     Record record;
     if (!ReadRecord(elf_, vaddr, &record)) break;
-    Cursor c = record.cursor();
+    DwarfCursor c = record.cursor();
     Cie cie;
     uint64_t from, to;
     uint32_t id;
@@ -364,7 +286,7 @@ std::optional<Row> EhFrame::Find(uint64_t vaddr) const {
   auto fde = FindFde(vaddr);
   Record record;
   if (!fde || !ReadRecord(elf_, *fde, &record)) return std::nullopt;
-  Cursor c = record.cursor();
+  DwarfCursor c = record.cursor();
   Cie cie;
   Row row;
   if (!ReadFdeHead(elf_, record, &c, &cie, &row.start, &row.end)) return std::nullopt;
@@ -372,7 +294,7 @@ std::optional<Row> EhFrame::Find(uint64_t vaddr) const {
   row.signal_frame = cie.signal_frame;
 
   Program initial(cie, State{});
-  if (!initial.Run(Cursor(cie.program.data(), cie.program.size(), 0), 0, 0, [](uint64_t, uint64_t, const State&) {})) return std::nullopt;
+  if (!initial.Run(DwarfCursor(cie.program.data(), cie.program.size(), 0), 0, 0, [](uint64_t, uint64_t, const State&) {})) return std::nullopt;
   State at;
   Program program(cie, initial.state());
   bool found = false;

@@ -24,6 +24,7 @@ struct MissingRule {
 // Unwind rules of one file by file offset, sorted and merged; what bpf/abi/unwind.h tells is made from it.
 struct CompiledTable {
   static constexpr size_t kMaxMissing = 64;
+  static constexpr size_t kMaxPages = (UNWIND_CHUNK_BYTES - sizeof(unwind_table)) / sizeof(unwind_page) - 1;  // its head lies in one chunk
 
   uint32_t first_page = 0;
   std::vector<uint32_t> page_rows;  // index in rows of each page's first row; one more than there are pages
