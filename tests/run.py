@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -185,6 +186,25 @@ def suite_fuzz(totals, long):
         else:
             totals.add("FAIL", f"fuzz.{name}", f"exit code {done.returncode}; input kept in {work}")
             print("\n".join("    | " + line for line in done.stderr.splitlines()[-40:]), flush=True)
+
+
+    if long:
+        for program in sorted(glob.glob(f"{ROOT}/build/fuzz/fuzz/*_planted")):
+            planted(totals, program)
+
+
+def planted(totals, program):
+    """A target into which a read out of bounds was built: the fuzzer has to find it within a minute."""
+    name = os.path.basename(program)
+    with tempfile.TemporaryDirectory() as work:
+        command = [program, work, f"{ROOT}/tests/fuzz/corpus/{name.removesuffix('_planted')}", "-max_total_time=60", f"-artifact_prefix={work}/"]
+        start = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=180)
+    if done.returncode != 0 and "heap-buffer-overflow" in done.stderr:
+        totals.add("PASS", f"fuzz.{name}")
+        say(f"  PASS fuzz.{name} (found after {time.monotonic() - start:.1f} s)")
+    else:
+        totals.add("FAIL", f"fuzz.{name}", "the planted fault was not found in 60 s")
 
 
 def suite_script(path, timeout, needs_bpf=False):
