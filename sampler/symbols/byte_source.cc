@@ -17,6 +17,7 @@ class FileSource final : public ByteSource {
   FileSource(UniqueFd fd, uint64_t size) : fd_(std::move(fd)), size_(size) {}
 
   uint64_t size() const override { return size_; }
+  int fd() const override { return fd_.get(); }
 
   bool Read(uint64_t offset, void* into, size_t n) const override {
     if (offset > size_ || n > size_ - offset) return false;

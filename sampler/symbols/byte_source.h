@@ -19,6 +19,8 @@ class ByteSource {
   virtual uint64_t size() const = 0;
   // All n bytes at offset, or false.
   virtual bool Read(uint64_t offset, void* into, size_t n) const = 0;
+  // The file's descriptor, -1: bytes in memory. It stays the source's.
+  virtual int fd() const { return -1; }
 
   template <typename T>
   bool ReadValue(uint64_t offset, T* into) const {

@@ -14,34 +14,38 @@
 
 namespace borescope::unwind {
 
-// The tables of all files of the wanted processes: compiled once for each build id in a confined child, cached on disk, placed in the
-// programs' memory under one budget, the longest unused leave first. One owner thread, but for the worker it runs itself.
+// The tables of all files of the wanted processes: compiled once for each build id and layout (else content) in a confined child, cached on
+// disk, placed in the programs' memory under one budget; the least used leave first, and only for those that are used more.
+// One owner thread, but for the worker it runs itself.
 class Tables {
  public:
   struct Options {
     TableMemory* memory = nullptr;  // null: nothing is placed (unwinding in user space only)
     size_t budget_bytes = 64 << 20;         // of the programs' memory
     size_t user_budget_bytes = 16 << 20;    // of tables kept for unwinding in user space
-    std::string compiler;                   // path of borescope-unwind-tables; empty: beside /proc/self/exe
-    std::string cache_directory;            // empty: no cache on disk
-    std::string debug_directory = "/usr/lib/debug";  // separate debug files by build id
+    std::string compiler = "";              // path of borescope-unwind-tables; empty: beside /proc/self/exe
+    std::string cache_directory = "";       // empty: no cache on disk
+    std::string debug_directory = "/usr/lib/debug";  // separate debug files, by build id or .gnu_debuglink
+    int64_t compile_limit_ns = 10'000'000'000;       // CPU time for one file
   };
   enum class State : uint8_t { kPending, kReady, kNothing, kFailed };  // kNothing: the file tells nothing; kFailed: see problem()
 
   struct Stats {
-    uint64_t files = 0, placed_files = 0, compiled = 0, from_disk = 0, failed = 0, evictions = 0, not_placed = 0;  // not_placed: no room
+    uint64_t files = 0, placed_files = 0, failed = 0, not_placed = 0;  // now; not_placed: for want of room
+    uint64_t compiled = 0, from_disk = 0, damaged = 0, evictions = 0;  // so far; damaged: on disk
     uint64_t placed_bytes = 0, chunk_bytes = 0, user_bytes = 0, rows = 0;
     int64_t compile_cpu_ns = 0;
   };
   // Of one file, for --explain.
   struct FileInfo {
-    std::string path, build_id, sources, problem;
+    std::string path, build_id, sources, problem;  // build_id in hex
     State state = State::kPending;
     bool placed = false;
     uint64_t rows = 0, unsupported_rows = 0, bytes = 0;
     std::vector<MissingRule> missing;
   };
 
+  // kNotFound: there is no compiler.
   static Result<std::unique_ptr<Tables>> Create(Options options);
   virtual ~Tables() = default;
 

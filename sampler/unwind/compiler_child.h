@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "common/base/result.h"
+#include "sampler/unwind/compile.h"
+
+namespace borescope::unwind {
+
+// What goes over the socket between the sampler and borescope-unwind-tables. First the child says by a CompilerAnswer of kReady that it is
+// confined. Then for each file: a request with the file's descriptor, that of its debug file if there is one, and a memory file for the
+// table; the answer says how much stands in it.
+struct CompilerRequest {
+  uint64_t bytes = 0;        // size of the file
+  uint64_t debug_bytes = 0;  // 0: there is no debug file
+};
+struct CompilerAnswer {
+  enum Kind : uint32_t { kReady, kTable, kNothing, kError };
+  uint32_t kind = kError;
+  uint32_t pad = 0;
+  uint64_t bytes = 0;   // of the serialised table
+  char text[488] = {};  // what is wrong
+};
+
+struct ConfineLimits {
+  uint64_t memory_bytes = uint64_t{2} << 30;  // of address space; not in builds with a sanitizer
+  uint64_t answer_bytes = 128 << 20;          // the largest file that can be written
+};
+
+// From here on this process can read and write descriptors that it has or is sent, and compute: no capabilities, no new files, sockets,
+// processes, signals, no more memory than the limits; what is forbidden fails with EPERM. Descriptors above 2 are closed.
+Status Confine(const ConfineLimits& limits);
+
+using CompileFunction = std::function<Result<CompiledTable>(symbols::ElfFile& elf, symbols::ElfFile* debug)>;
+// The child's life: confines itself, answers requests on `socket` until that is closed. Returns the exit code.
+int RunCompiler(int socket, const CompileFunction& compile);
+
+}  // namespace borescope::unwind

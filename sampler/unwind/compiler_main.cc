@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// borescope-unwind-tables: compiles unwind tables of files that the sampler hands it. Nobody starts it by hand.
+#include <cstdio>
+#include <sys/socket.h>
+
+#include "sampler/unwind/compile.h"
+#include "sampler/unwind/compiler_child.h"
+
+int main() {
+  int type = 0;
+  socklen_t size = sizeof(type);
+  if (::getsockopt(0, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) {
+    std::fputs("borescope-unwind-tables is started by borescope and borescope-sampler, with a socket as its standard input\n", stderr);
+    return 2;
+  }
+  return borescope::unwind::RunCompiler(0, [](auto& elf, auto* debug) { return borescope::unwind::Compile(elf, debug); });
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampler/unwind/compiler_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "common/base/clock.h"
+#include "common/base/strings.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+namespace borescope::unwind {
+namespace {
+
+constexpr int kLookMs = 100;  // so often the time it has taken is looked at
+
+std::string Seconds(int64_t ns) { return std::to_string(ns / 1'000'000'000) + " s"; }
+
+}  // namespace
+
+Result<std::string> DefaultCompiler() {
+  char self[4096];
+  ssize_t n = ::readlink("/proc/self/exe", self, sizeof(self));
+  if (n <= 0) return ErrnoError("readlink /proc/self/exe");
+  std::string path(self, static_cast<size_t>(n));
+  return path.substr(0, path.rfind('/')) + "/borescope-unwind-tables";
+}
+
+Status CompilerProcess::Start() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return ErrnoError("socketpair");
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), 0);
+  ::posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+  // Its own group and no handlers of ours: Ctrl-C at a terminal is for us, not for it.
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  char* arguments[] = {const_cast<char*>("borescope-unwind-tables"), nullptr};
+  char* environment[] = {nullptr};
+  int error = ::posix_spawn(&pid_, path_.c_str(), &actions, &attributes, arguments, environment);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0) {
+    pid_ = 0;
+    return ErrnoError("start " + path_, error);
+  }
+  socket_ = std::move(ours);
+  theirs.Reset();
+
+  CompilerAnswer answer;
+  if (Status status = Receive(&answer); !status.ok()) return status.WithContext(path_);
+  if (answer.kind != CompilerAnswer::kReady) {
+    Stop();
+    answer.text[sizeof(answer.text) - 1] = '\0';
+    return Error{ErrorCode::kInternal, path_ + " can't confine itself: " + SanitizeName(answer.text, sizeof(answer.text))};
+  }
+  return OkStatus();
+}
+
+Result<std::string> CompilerProcess::Compile(const File& file, const File& debug) {
+  if (pid_ == 0) {
+    if (Status started = Start(); !started.ok()) {
+      return Error{started.error().code == ErrorCode::kGone ? ErrorCode::kGone : ErrorCode::kInternal,
+                   "the compiler of unwind tables can't run: " + started.error().message};
+    }
+  }
+  UniqueFd table(::memfd_create("unwind-table", MFD_CLOEXEC | MFD_NOEXEC_SEAL));
+  if (!table.valid() && errno == EINVAL) table.Reset(::memfd_create("unwind-table", MFD_CLOEXEC));  // before 6.3
+  if (!table.valid()) return ErrnoError("memfd_create");
+
+  CompilerRequest request{file.bytes, debug.fd >= 0 ? debug.bytes : 0};
+  int fds[3];
+  size_t count = 0;
+  fds[count++] = file.fd;
+  if (request.debug_bytes > 0) fds[count++] = debug.fd;
+  fds[count++] = table.get();
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
+  iovec data{&request, sizeof(request)};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+  cmsghdr* part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(count * sizeof(int));
+  std::memcpy(CMSG_DATA(part), fds, count * sizeof(int));
+  if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(request))) {
+    Error error = ErrnoError("send a file to the compiler of unwind tables");
+    Stop();  // it died since the last file
+    return Error{ErrorCode::kUnavailable, error.message};
+  }
+
+  CompilerAnswer answer;
+  RETURN_IF_ERROR(Receive(&answer));
+  answer.text[sizeof(answer.text) - 1] = '\0';
+  switch (answer.kind) {
+    case CompilerAnswer::kNothing:
+      return Error{ErrorCode::kNotFound, SanitizeName(answer.text, sizeof(answer.text))};
+    case CompilerAnswer::kError:
+      return Error{ErrorCode::kInvalid, SanitizeName(answer.text, sizeof(answer.text))};
+    case CompilerAnswer::kTable:
+      break;
+    default:
+      Stop();
+      return Error{ErrorCode::kUnavailable, "the compiler of unwind tables gave an answer that is none"};
+  }
+  // Read, not mapped: its writer may still cut it.
+  if (answer.bytes > ConfineLimits().answer_bytes) {
+    Stop();
+    return Error{ErrorCode::kUnavailable, "the compiler of unwind tables speaks of " + std::to_string(answer.bytes) + " bytes"};
+  }
+  std::string bytes(answer.bytes, '\0');
+  for (size_t at = 0; at < bytes.size();) {
+    ssize_t got = ::pread(table.get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      Stop();
+      return Error{ErrorCode::kUnavailable, "the compiler of unwind tables wrote less than it says"};
+    }
+    at += static_cast<size_t>(got);
+  }
+  return bytes;
+}
+
+Status CompilerProcess::Receive(CompilerAnswer* answer) {
+  const int64_t start = NowNs(CLOCK_MONOTONIC), cpu_start = CpuNow();
+  while (true) {
+    pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+    int ready = ::poll(fds, 2, kLookMs);
+    if (ready < 0 && errno != EINTR) {
+      Error error = ErrnoError("poll");
+      Stop();
+      return error;
+    }
+    if (ready > 0 && fds[1].revents != 0) {
+      Stop();
+      return Error{ErrorCode::kGone, "given up"};
+    }
+    const int64_t cpu = CpuNow() - cpu_start;
+    if (ready > 0 && fds[0].revents != 0) {
+      ssize_t got = ::recv(socket_.get(), answer, sizeof(*answer), MSG_DONTWAIT);
+      if (got == static_cast<ssize_t>(sizeof(*answer))) {
+        cpu_ns_ += std::max<int64_t>(cpu, 0);
+        return OkStatus();
+      }
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      return Error{ErrorCode::kUnavailable, "the compiler of unwind tables " + Reap()};
+    }
+    if (cpu > limits_.cpu_ns || NowNs(CLOCK_MONOTONIC) - start > limits_.wall_ns) {
+      cpu_ns_ += std::max<int64_t>(cpu, 0);
+      Stop();
+      return Error{ErrorCode::kExhausted, "compiling its unwind table took longer than " +
+                                              Seconds(cpu > limits_.cpu_ns ? limits_.cpu_ns : limits_.wall_ns) + ": given up"};
+    }
+  }
+}
+
+int64_t CompilerProcess::CpuNow() const {
+  clockid_t clock;
+  timespec time{};
+  if (pid_ == 0 || ::clock_getcpuclockid(pid_, &clock) != 0 || ::clock_gettime(clock, &time) != 0) return 0;
+  return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
+}
+
+void CompilerProcess::Stop() {
+  if (pid_ != 0) Reap();
+}
+
+// Says how it ended; what is still there of it is ended. One that is ending by itself does not become another for that.
+std::string CompilerProcess::Reap() {
+  socket_.Reset();
+  ::kill(pid_, SIGKILL);
+  int status = 0;
+  rusage usage{};
+  pid_t reaped;
+  do {
+    reaped = ::wait4(pid_, &status, 0, &usage);
+  } while (reaped < 0 && errno == EINTR);
+  pid_ = 0;
+  if (reaped < 0) return "is gone";
+  if (WIFSIGNALED(status)) return "was ended by signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")";
+  return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+}  // namespace borescope::unwind

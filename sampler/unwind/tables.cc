@@ -1,0 +1,880 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampler/unwind/tables.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/fd.h"
+#include "common/base/log.h"
+#include "common/base/strings.h"
+#include "sampler/symbols/elf_file.h"
+#include "sampler/unwind/chunk_space.h"
+#include "sampler/unwind/compiler_process.h"
+#include "sampler/unwind/disk_cache.h"
+
+namespace borescope::unwind {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr size_t kMaxTables = 4 * UNWIND_MAX_FILES;
+constexpr const char* kUnknownContent = "file:";  // identity of a file without build id, until its content is known
+// A table made for a sample that waits for it must still be there when the sample is looked at again.
+constexpr int64_t kKeepNs = kSecond;
+// A compiler that can't be started is tried again that much later.
+constexpr int64_t kStartAgainNs = 10 * kSecond;
+constexpr int kMaxAttempts = 2;  // for a file over which the compiler died
+// How much a table is used: 1 for each kHeatStepNs in which it was, less by 1/e each kHeatDecayNs. A steadily used table has about 12.
+constexpr int64_t kHeatStepNs = 250'000'000;
+constexpr double kHeatDecayNs = 3e9;
+constexpr int64_t kPressureNs = 10 * kSecond;  // heat is measured while room was asked for so lately
+constexpr double kUsedHeat = 4;                // of what was in use when that begins
+// Others make room for a table only when they are clearly used less: those of equal use don't drive out one another.
+constexpr double kClearly = 1.25, kClearlyMore = 0.25;
+constexpr double kNewHeat = 0.5;               // room of what is idle is enough for a file that no sample has missed yet
+constexpr int64_t kIdleCompilerNs = 10 * kSecond;
+
+using State = Tables::State;
+
+struct KeyHash {
+  size_t operator()(const unwind_file_key& key) const { return XXH3_64bits(&key, sizeof(key)); }
+};
+struct KeyEqual {
+  bool operator()(const unwind_file_key& a, const unwind_file_key& b) const { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+};
+
+void Signal(int event_fd) {
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);
+}
+
+std::string Hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// Where code lies in the file. Copies with one build id may differ in it (patchelf) and in what they tell (strip).
+uint64_t LayoutHash(const symbols::ElfFile& elf) {
+  std::vector<uint64_t> words{elf.source().size(), elf.entry()};
+  for (const auto& segment : elf.segments()) {
+    words.insert(words.end(), {segment.offset, segment.file_size, segment.vaddr, segment.memory_size, segment.executable ? 1u : 0u});
+  }
+  for (const auto& section : elf.sections()) words.insert(words.end(), {section.type, section.vaddr, section.offset, section.size});
+  return XXH3_64bits(words.data(), words.size() * sizeof(words[0]));
+}
+
+// Name of the separate debug file that .gnu_debuglink gives; empty: none.
+std::string DebugLink(const symbols::ElfFile& elf) {
+  const auto* section = elf.FindSection(".gnu_debuglink");
+  if (!section || section->size > 4096) return "";
+  std::string name = elf.source().ReadString(section->offset, 255);
+  return name.find('/') == std::string::npos && name != "." && name != ".." ? name : "";
+}
+
+// A regular file, or nothing.
+UniqueFd OpenRegular(const std::string& path, uint64_t* bytes) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  struct stat st;
+  if (!fd.valid() || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) return {};
+  *bytes = static_cast<uint64_t>(st.st_size);
+  return fd;
+}
+
+std::string BuildId(const UniqueFd& fd) {
+  Result<std::unique_ptr<symbols::ByteSource>> source = symbols::OpenSource(UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3)));
+  if (!source.ok()) return "";
+  Result<std::unique_ptr<symbols::ElfFile>> elf = symbols::ElfFile::Parse(*std::move(source));
+  return elf.ok() ? (*elf)->build_id() : "";
+}
+
+// Changes with each build of the compiler: what an older one made is not read.
+Result<std::string> CompilerVersion(const std::string& path) {
+  uint64_t bytes = 0;
+  UniqueFd fd = OpenRegular(path, &bytes);
+  if (!fd.valid()) {
+    return Error{ErrorCode::kNotFound, path + ", which compiles unwind tables, is not there; install it beside the program that samples"};
+  }
+  struct stat st;
+  if (::fstat(fd.get(), &st) != 0) return ErrnoError("fstat " + path);
+  if (std::string id = BuildId(fd); !id.empty()) return HexEncode(id).substr(0, 16);
+  return Hex(static_cast<uint64_t>(st.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(st.st_mtim.tv_nsec) + bytes);
+}
+
+// What the worker does for one file.
+struct Job {
+  std::shared_ptr<symbols::MappedFile> file;  // its descriptor is used, nothing else of it
+  UniqueFd copy;                              // instead, of a file that is bytes in memory
+  int fd = -1;
+  uint64_t bytes = 0;
+  bool hash = false;       // first its content, which has no build id
+  std::string cache_name;  // empty: not kept on disk
+  std::string build_id;
+  std::vector<std::string> debug_paths;  // the first of this build id is taken
+  uint64_t wanted = 1;     // how often it was asked for: the most wanted is done first
+};
+
+struct Done {
+  std::shared_ptr<symbols::MappedFile> file;
+  std::string content;  // of a Job that hashes
+  Result<std::optional<CompiledTable>> table = std::optional<CompiledTable>();  // without value: the file tells nothing
+  bool from_disk = false, compiled = false;
+};
+
+// One thread and one compiler. Knows files by the numbers that the owner gives them.
+class Worker {
+ public:
+  struct Options {
+    std::string compiler, compiler_version, cache_directory;
+    CompilerProcess::Limits limits;
+  };
+
+  explicit Worker(Options options)
+      : options_(std::move(options)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~Worker() {
+    if (!thread_.joinable()) return;
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    Signal(stop_.get());
+    work_.notify_one();
+    thread_.join();
+  }
+
+  Status Start() {
+    if (!stop_.valid() || !wake_.valid()) return ErrnoError("eventfd");
+    if (!options_.cache_directory.empty()) {
+      Result<std::unique_ptr<DiskCache>> cache = DiskCache::Open(options_.cache_directory);
+      if (cache.ok()) {
+        cache_ = *std::move(cache);
+      } else {
+        Log(LogLevel::kWarning, "unwind tables are not kept on disk", {{"why", cache.error().message}});
+      }
+    }
+    return OkStatus();
+  }
+
+  void Add(uint64_t number, Job job) {
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.emplace(number, std::move(job));
+      if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+    }
+    work_.notify_one();
+  }
+  void WantMore(uint64_t number) {
+    std::lock_guard lock(mutex_);
+    if (auto it = jobs_.find(number); it != jobs_.end()) ++it->second.wanted;
+  }
+  std::vector<std::pair<uint64_t, Done>> Take() {
+    uint64_t count;
+    [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
+    std::lock_guard lock(mutex_);
+    return std::exchange(done_, {});
+  }
+  // Forgets what has not begun; the compiler ends when it is done with what has.
+  void Drop() {
+    std::map<uint64_t, Job> dropped;
+    {
+      std::lock_guard lock(mutex_);
+      dropped.swap(jobs_);
+      for (const auto& [number, job] : dropped) {
+        Done done;
+        done.table = Error{ErrorCode::kGone, "given up"};
+        done_.emplace_back(number, std::move(done));
+      }
+      idle_at_once_ = true;
+    }
+    work_.notify_one();
+  }
+  int wake_fd() const { return wake_.get(); }
+  int64_t compile_cpu_ns() const { return cpu_ns_; }
+  uint64_t damaged() const { return damaged_; }
+
+ private:
+  void Run() {
+    ::pthread_setname_np(::pthread_self(), "unwind-tables");
+    CompilerProcess compiler(options_.compiler, stop_.get(), options_.limits);
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      if (jobs_.empty()) {
+        if (compiler.pid() == 0) {
+          work_.wait(lock, [&] { return ending_ || !jobs_.empty(); });
+        } else if (!work_.wait_for(lock, std::chrono::nanoseconds(idle_at_once_ ? 0 : kIdleCompilerNs),
+                                   [&] { return ending_ || idle_at_once_ || !jobs_.empty(); }) ||
+                   (idle_at_once_ && jobs_.empty())) {
+          compiler.Stop();
+        }
+        idle_at_once_ = false;
+        continue;
+      }
+      auto next = std::max_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a.second.wanted < b.second.wanted; });
+      const uint64_t number = next->first;
+      Job job = std::move(next->second);
+      jobs_.erase(next);
+      lock.unlock();
+      Done done = job.hash ? Hash(job) : Make(job, compiler);
+      done.file = std::move(job.file);
+      cpu_ns_ = compiler.cpu_ns();
+      lock.lock();
+      done_.emplace_back(number, std::move(done));
+      Signal(wake_.get());
+    }
+  }
+
+  Done Hash(const Job& job) {
+    Done done;
+    std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+    XXH3_128bits_reset_withSeed(state.get(), seed_);
+    std::vector<char> part(1 << 20);
+    for (uint64_t at = 0; at < job.bytes;) {
+      ssize_t got = ::pread(job.fd, part.data(), part.size(), static_cast<off_t>(at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;  // cut since: what is there of it
+      XXH3_128bits_update(state.get(), part.data(), static_cast<size_t>(got));
+      at += static_cast<uint64_t>(got);
+    }
+    XXH128_hash_t hash = XXH3_128bits_digest(state.get());
+    done.content = Hex(hash.high64) + Hex(hash.low64);
+    return done;
+  }
+
+  Done Make(const Job& job, CompilerProcess& compiler) {
+    Done done;
+    UniqueFd debug_fd;
+    CompilerProcess::File debug;
+    for (const std::string& path : job.debug_paths) {
+      debug_fd = OpenRegular(path, &debug.bytes);
+      if (debug_fd.valid() && BuildId(debug_fd) == job.build_id) break;
+      debug_fd.Reset();
+    }
+    debug.fd = debug_fd.get();
+    const std::string name =
+        job.cache_name.empty() || !cache_ ? "" : options_.compiler_version + "-" + job.cache_name + (debug_fd.valid() ? "-debug" : "");
+    if (!name.empty()) {
+      Result<std::optional<CompiledTable>> kept = cache_->Load(name);
+      if (kept.ok()) {
+        done.table = std::move(kept);
+        done.from_disk = true;
+        return done;
+      }
+      if (kept.error().code == ErrorCode::kInvalid) {
+        ++damaged_;
+        Log(LogLevel::kWarning, "a file of the unwind table cache is damaged", {{"why", kept.error().message}});
+      }
+    }
+    Result<std::string> bytes = Error{};
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+      bytes = compiler.Compile({job.fd, job.bytes}, debug);
+      if (bytes.ok() || bytes.error().code != ErrorCode::kUnavailable) break;
+    }
+    done.compiled = true;
+    if (!bytes.ok()) {
+      if (bytes.error().code != ErrorCode::kNotFound) {
+        done.table = bytes.error();
+        return done;
+      }
+    } else {
+      Result<CompiledTable> table = Parse(*bytes);
+      if (!table.ok()) {
+        done.table = table.error().WithContext("the compiler of unwind tables gave a table that is none");
+        return done;
+      }
+      done.table = std::optional<CompiledTable>(*std::move(table));
+    }
+    if (!name.empty()) {
+      Status stored = cache_->Store(name, bytes.ok() ? std::string_view(*bytes) : std::string_view());
+      if (!stored.ok() && !std::exchange(store_failed_, true)) {
+        Log(LogLevel::kWarning, "an unwind table can't be kept on disk", {{"why", stored.error().message}});
+      }
+    }
+    return done;
+  }
+
+  const Options options_;
+  const uint64_t seed_ = ParseUint(RandomHex(8), 16).value_or(0);  // nobody can make two files that look alike
+  UniqueFd stop_, wake_;
+  std::unique_ptr<DiskCache> cache_;
+  bool store_failed_ = false;
+  std::atomic<int64_t> cpu_ns_{0};
+  std::atomic<uint64_t> damaged_{0};
+
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::map<uint64_t, Job> jobs_;
+  std::vector<std::pair<uint64_t, Done>> done_;
+  bool ending_ = false, idle_at_once_ = false;
+  std::thread thread_;
+};
+
+class TablesImpl final : public Tables {
+ public:
+  TablesImpl(Options options, Worker::Options worker)
+      : options_(std::move(options)), worker_(std::move(worker)), space_(options_.memory, options_.memory ? options_.budget_bytes : 0) {}
+  ~TablesImpl() override { Release(); }
+  Status Start() { return worker_.Start(); }
+
+  State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) override;
+  std::shared_ptr<const CompiledTable> Get(const std::shared_ptr<symbols::MappedFile>& file, State* state) override;
+  size_t Poll() override;
+  int wake_fd() const override { return worker_.wake_fd(); }
+  void Release() override;
+  Stats stats() const override;
+  std::vector<FileInfo> files() const override;
+
+ private:
+  // Of one content, whatever names, inodes and keys it has.
+  struct Table {
+    uint64_t number = 0;
+    std::string identity;
+    FileInfo info;
+    bool working = false;   // the worker has it
+    int64_t again_ns = 0;   // a failure: then it is tried again; 0: never
+    std::vector<unwind_file_key> keys;
+    std::shared_ptr<const CompiledTable> compiled;  // null: not kept in our memory just now
+    size_t compiled_bytes = 0;
+    int64_t got_ns = 0;     // when it was last needed here
+    std::optional<ChunkSpace::Placement> placement;
+    bool waiting = false;   // for its turn to be placed
+    bool too_large = false;
+    int64_t refused_ns = 0;  // when others were used more
+    double heat = kNewHeat;
+    int64_t heat_ns = 0, wanted_ns = 0;
+    uint64_t used_ns = 0;   // as the programs wrote it last
+    int tries = 0;          // to be placed
+  };
+  struct Freed {
+    int64_t at_ns;
+    ChunkSpace::Placement placement;
+  };
+  struct Known {
+    std::weak_ptr<symbols::MappedFile> file;
+    Table* table;
+  };
+  enum class Turn : uint8_t { kDone, kWait };
+
+  Table& Find(const std::shared_ptr<symbols::MappedFile>& file);
+  Table& Add(std::string identity, const std::shared_ptr<symbols::MappedFile>& file);
+  void Ask(Table& table, const std::shared_ptr<symbols::MappedFile>& file);
+  void AskAgain(Table& table, const std::shared_ptr<symbols::MappedFile>& file, int64_t now);
+  void Settle(Table& table, Done done, int64_t now);
+  void Identify(Table& table, const std::string& content, const std::shared_ptr<symbols::MappedFile>& file);
+  void Keep(Table& table, CompiledTable compiled, int64_t now);
+  void Drop(Table& table);
+  void AddKey(Table& table, const unwind_file_key& key);
+  void PutKey(Table& table, const unwind_file_key& key);
+  void RemoveKey(const unwind_file_key& key, int64_t now);
+  void Queue(Table& table);
+  Turn Place(Table& table, int64_t now);
+  // Whom to evict so that a table finds room; nothing: those are used more.
+  std::optional<std::vector<Table*>> Victims(Table& table, int64_t now);
+  void Evict(Table& table, int64_t now);
+  void FreeDue(int64_t now);
+  void Measure(int64_t now);
+  void KeepBudget(int64_t now);
+  void Erase(Table& table);
+  uint64_t UsedNs(const Table& table) const;
+  static void Warm(Table& table, double by, int64_t now);
+
+  const Options options_;
+  Worker worker_;
+  ChunkSpace space_;
+  uint64_t next_number_ = 1;
+  std::unordered_map<uint64_t, std::unique_ptr<Table>> tables_;
+  std::unordered_map<std::string, Table*> by_identity_;
+  std::unordered_map<unwind_file_key, Table*, KeyHash, KeyEqual> keys_;
+  std::unordered_map<const symbols::MappedFile*, Known> known_;
+  size_t sweep_known_at_ = 1024;
+  std::deque<Table*> waiting_;
+  std::deque<Freed> freed_;  // not yet out of the programs' sight
+  uint64_t freed_bytes_ = 0, user_bytes_ = 0;
+  int64_t measured_ns_ = 0, pressure_ns_ = 0;
+  uint64_t compiled_ = 0, from_disk_ = 0, evictions_ = 0;
+  bool put_failed_ = false;
+};
+
+// --- What is asked for ---
+
+State TablesImpl::Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) {
+  auto it = keys_.find(key);
+  Table* table = it == keys_.end() ? nullptr : it->second;
+  // What could not be opened for one process may be for another.
+  if (!table || (table->info.state == State::kFailed && file->elf && known_.find(file.get()) == known_.end())) {
+    table = &Find(file);
+    AddKey(*table, key);
+  }
+  if (table->placement) return table->info.state;
+  const int64_t now = NowNs(CLOCK_MONOTONIC);
+  AskAgain(*table, file, now);
+  if (!options_.memory || table->too_large) return table->info.state;
+  // The programs miss it.
+  if (now - table->wanted_ns >= kHeatStepNs) {
+    if (table->wanted_ns != 0) Warm(*table, 1, now);
+    table->wanted_ns = now;
+  }
+  if (table->info.state != State::kReady || table->waiting || table->working) return table->info.state;
+  pressure_ns_ = now;
+  if (now - table->refused_ns < kHeatStepNs) return table->info.state;
+  if (table->compiled) {
+    Queue(*table);
+  } else if (table->info.bytes <= space_.room_bytes() + freed_bytes_ || Victims(*table, now)) {
+    Ask(*table, file);
+  } else {
+    table->refused_ns = now;
+  }
+  return table->info.state;
+}
+
+std::shared_ptr<const CompiledTable> TablesImpl::Get(const std::shared_ptr<symbols::MappedFile>& file, State* state) {
+  Table& table = Find(file);
+  const int64_t now = NowNs(CLOCK_MONOTONIC);
+  table.got_ns = now;
+  AskAgain(table, file, now);
+  if (table.info.state == State::kReady && !table.compiled && !table.working) Ask(table, file);
+  *state = table.info.state == State::kReady && !table.compiled ? State::kPending : table.info.state;
+  return table.compiled;
+}
+
+TablesImpl::Table& TablesImpl::Find(const std::shared_ptr<symbols::MappedFile>& file) {
+  if (auto it = known_.find(file.get()); it != known_.end()) {
+    if (it->second.file.lock() == file) return *it->second.table;
+    known_.erase(it);
+  }
+  if (known_.size() >= sweep_known_at_) {
+    std::erase_if(known_, [](const auto& entry) { return entry.second.file.expired(); });
+    sweep_known_at_ = std::max<size_t>(1024, 2 * known_.size());
+  }
+  std::string identity;
+  if (!file->elf) {
+    identity = "unreadable:" + file->path + ":" + file->problem;
+  } else if (!file->build_id.empty()) {
+    identity = HexEncode(file->build_id) + "-" + Hex(LayoutHash(*file->elf));
+  } else {
+    identity = kUnknownContent + std::to_string(next_number_);
+  }
+  auto it = by_identity_.find(identity);
+  Table& table = it != by_identity_.end() ? *it->second : Add(std::move(identity), file);
+  known_[file.get()] = {file, &table};
+  return table;
+}
+
+TablesImpl::Table& TablesImpl::Add(std::string identity, const std::shared_ptr<symbols::MappedFile>& file) {
+  if (tables_.size() >= kMaxTables) {
+    // Of files that nobody maps any more, as far as is known here.
+    std::vector<Table*> unused;
+    for (const auto& [number, table] : tables_) {
+      if (table->keys.empty() && !table->working) unused.push_back(table.get());
+    }
+    for (Table* table : unused) Erase(*table);
+  }
+  auto owned = std::make_unique<Table>();
+  Table& table = *owned;
+  table.number = next_number_++;
+  table.identity = identity;
+  table.info.path = file->path;
+  table.info.build_id = HexEncode(file->build_id);
+  by_identity_[std::move(identity)] = &table;
+  tables_[table.number] = std::move(owned);
+  if (file->elf) {
+    Ask(table, file);
+  } else {
+    table.info.state = State::kFailed;
+    table.info.problem = file->problem;
+  }
+  return table;
+}
+
+void TablesImpl::AskAgain(Table& table, const std::shared_ptr<symbols::MappedFile>& file, int64_t now) {
+  if (table.working) {
+    worker_.WantMore(table.number);
+  } else if (table.info.state == State::kPending || (table.info.state == State::kFailed && table.again_ns != 0 && now >= table.again_ns)) {
+    Ask(table, file);
+  }
+}
+
+void TablesImpl::Ask(Table& table, const std::shared_ptr<symbols::MappedFile>& file) {
+  if (!file->elf) return;
+  const symbols::ByteSource& source = file->elf->source();
+  Job job;
+  job.file = file;
+  job.fd = source.fd();
+  job.bytes = source.size();
+  if (job.fd < 0) {
+    constexpr uint64_t kMaxImage = 64 << 20;
+    std::string bytes(std::min(source.size(), kMaxImage), '\0');
+    job.copy.Reset(::memfd_create("image", MFD_CLOEXEC));
+    if (!source.Read(0, bytes.data(), bytes.size()) ||
+        ::pwrite(job.copy.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+      table.info.state = State::kFailed;
+      table.info.problem = "its image can't be handed to the compiler of unwind tables";
+      return;
+    }
+    job.fd = job.copy.get();
+    job.bytes = bytes.size();
+  }
+  if (file->build_id.empty()) {
+    job.hash = table.identity.starts_with(kUnknownContent);
+  } else {
+    const std::string id = HexEncode(file->build_id);
+    job.build_id = file->build_id;
+    job.cache_name = table.identity;
+    job.debug_paths = {options_.debug_directory + "/.build-id/" + id.substr(0, 2) + "/" + id.substr(2) + ".debug"};
+    if (std::string link = DebugLink(*file->elf); !link.empty() && file->path.starts_with('/')) {
+      const std::string folder = file->path.substr(0, file->path.rfind('/') + 1);
+      for (const std::string& at : {options_.debug_directory + folder, folder, folder + ".debug/"}) job.debug_paths.push_back(at + link);
+    }
+  }
+  table.working = true;
+  worker_.Add(table.number, std::move(job));
+}
+
+// --- What the worker brings ---
+
+size_t TablesImpl::Poll() {
+  const int64_t now = NowNs(CLOCK_MONOTONIC);
+  size_t ready = 0;
+  for (auto& [number, done] : worker_.Take()) {
+    auto it = tables_.find(number);
+    if (it == tables_.end()) continue;
+    Table& table = *it->second;
+    table.working = false;
+    if (!done.content.empty()) {
+      Identify(table, done.content, done.file);
+      continue;
+    }
+    Settle(table, std::move(done), now);
+    if (table.info.state != State::kPending) ++ready;
+  }
+  FreeDue(now);
+  if (now - pressure_ns_ < kPressureNs && now - measured_ns_ >= kHeatStepNs) Measure(now);
+  // In turn: what was made free for one is not taken by the next.
+  while (!waiting_.empty()) {
+    Table& table = *waiting_.front();
+    if (Place(table, now) == Turn::kWait) break;
+    table.waiting = false;
+    waiting_.pop_front();
+  }
+  KeepBudget(now);
+  return ready;
+}
+
+void TablesImpl::Settle(Table& table, Done done, int64_t now) {
+  if (done.compiled) ++compiled_;
+  if (done.from_disk) ++from_disk_;
+  if (!done.table.ok()) {
+    const Error& error = done.table.error();
+    if (error.code == ErrorCode::kGone) return;  // asked for again when it is wanted again
+    table.info.state = State::kFailed;
+    table.info.problem = error.message;
+    table.again_ns = error.code == ErrorCode::kInternal ? now + kStartAgainNs : 0;
+    if (table.again_ns == 0) {
+      for (const unwind_file_key& key : table.keys) PutKey(table, key);
+    }
+    return;
+  }
+  table.info.problem.clear();
+  if (!done.table->has_value()) {
+    table.info.state = State::kNothing;
+    for (const unwind_file_key& key : table.keys) PutKey(table, key);
+    return;
+  }
+  table.info.state = State::kReady;
+  Keep(table, **std::move(done.table), now);
+  if (!table.keys.empty()) Queue(table);
+}
+
+// Files without build id are one when their content is.
+void TablesImpl::Identify(Table& table, const std::string& content, const std::shared_ptr<symbols::MappedFile>& file) {
+  by_identity_.erase(table.identity);
+  table.identity = "content:" + content;
+  auto [it, is_new] = by_identity_.emplace(table.identity, &table);
+  if (is_new) {
+    Ask(table, file);
+    return;
+  }
+  Table& other = *it->second;
+  for (const unwind_file_key& key : std::exchange(table.keys, {})) AddKey(other, key);
+  for (auto& [pointer, known] : known_) {
+    if (known.table == &table) known.table = &other;
+  }
+  tables_.erase(table.number);
+}
+
+void TablesImpl::Keep(Table& table, CompiledTable compiled, int64_t now) {
+  Drop(table);
+  table.info.rows = compiled.rows.size();
+  table.info.unsupported_rows = compiled.unsupported_rows;
+  table.info.bytes = ChunkSpace::BytesOf(compiled);
+  table.info.missing = compiled.missing;
+  table.info.sources = compiled.sources;
+  table.compiled_bytes = compiled.memory_bytes();
+  table.compiled = std::make_shared<const CompiledTable>(std::move(compiled));
+  table.got_ns = now;
+  user_bytes_ += table.compiled_bytes;
+}
+
+void TablesImpl::Drop(Table& table) {
+  if (!table.compiled) return;
+  table.compiled.reset();
+  user_bytes_ -= table.compiled_bytes;
+}
+
+void TablesImpl::KeepBudget(int64_t now) {
+  if (user_bytes_ <= options_.user_budget_bytes) return;
+  std::vector<Table*> kept;
+  for (const auto& [number, table] : tables_) {
+    if (table->compiled && !table->waiting) kept.push_back(table.get());
+  }
+  std::sort(kept.begin(), kept.end(), [](const Table* a, const Table* b) { return a->got_ns < b->got_ns; });
+  for (Table* table : kept) {
+    const size_t limit = now - table->got_ns < kKeepNs ? 4 * options_.user_budget_bytes : options_.user_budget_bytes;
+    if (user_bytes_ > limit) Drop(*table);
+  }
+}
+
+void TablesImpl::Erase(Table& table) {
+  const int64_t now = NowNs(CLOCK_MONOTONIC);
+  for (const unwind_file_key& key : std::vector(table.keys)) RemoveKey(key, now);
+  Drop(table);
+  if (table.waiting) std::erase(waiting_, &table);
+  by_identity_.erase(table.identity);
+  std::erase_if(known_, [&](const auto& entry) { return entry.second.table == &table; });
+  tables_.erase(table.number);
+}
+
+// --- The programs' memory ---
+
+void TablesImpl::AddKey(Table& table, const unwind_file_key& key) {
+  const int64_t now = NowNs(CLOCK_MONOTONIC);
+  if (keys_.find(key) != keys_.end()) {
+    if (keys_[key] == &table) return;
+    RemoveKey(key, now);
+  }
+  if (keys_.size() >= UNWIND_MAX_FILES) {
+    std::vector<std::pair<uint64_t, unwind_file_key>> by_use;
+    for (const auto& [known, of] : keys_) {
+      by_use.emplace_back(std::max(options_.memory ? options_.memory->UsedNs(known) : 0, static_cast<uint64_t>(of->wanted_ns)), known);
+    }
+    const size_t leave = by_use.size() / 8 + 1;
+    std::nth_element(by_use.begin(), by_use.begin() + static_cast<ptrdiff_t>(leave), by_use.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < leave; ++i) RemoveKey(by_use[i].second, now);
+  }
+  keys_[key] = &table;
+  table.keys.push_back(key);
+  PutKey(table, key);
+}
+
+// Says to the programs what is known of a file, if it is known.
+void TablesImpl::PutKey(Table& table, const unwind_file_key& key) {
+  const bool tells_nothing = table.info.state == State::kNothing || (table.info.state == State::kFailed && table.again_ns == 0);
+  if (!options_.memory || (!table.placement && !tells_nothing)) return;
+  Status put = options_.memory->PutFile(key, table.placement ? table.placement->table : 0);
+  if (!put.ok() && !std::exchange(put_failed_, true)) {
+    Log(LogLevel::kWarning, "the unwind table of a file can't be told to the programs", {{"path", table.info.path}, {"why", put.error().message}});
+  }
+}
+
+void TablesImpl::RemoveKey(const unwind_file_key& key, int64_t now) {
+  auto it = keys_.find(key);
+  if (it == keys_.end()) return;
+  Table& table = *it->second;
+  keys_.erase(it);
+  std::erase_if(table.keys, [&](const unwind_file_key& known) { return KeyEqual()(known, key); });
+  if (options_.memory) options_.memory->RemoveFile(key);
+  if (table.keys.empty() && table.placement) Evict(table, now);
+}
+
+void TablesImpl::Queue(Table& table) {
+  if (!options_.memory || table.placement || table.waiting || table.too_large) return;
+  table.waiting = true;
+  table.tries = 0;
+  waiting_.push_back(&table);
+}
+
+TablesImpl::Turn TablesImpl::Place(Table& table, int64_t now) {
+  if (table.keys.empty()) return Turn::kDone;
+  Result<ChunkSpace::Placement> placed = space_.Place(*table.compiled);
+  if (placed.ok()) {
+    table.placement = *std::move(placed);
+    table.used_ns = 0;
+    for (const unwind_file_key& key : table.keys) PutKey(table, key);
+    return Turn::kDone;
+  }
+  if (placed.error().code == ErrorCode::kUnsupported) {
+    table.too_large = true;
+    table.info.problem = placed.error().message;
+    return Turn::kDone;
+  }
+  pressure_ns_ = now;
+  if (!freed_.empty()) return Turn::kWait;
+  // Pages of 64 KiB are not split: what is free in too small pieces does not count.
+  ++table.tries;
+  std::optional<std::vector<Table*>> victims = Victims(table, now);
+  if (!victims) {
+    table.refused_ns = now;
+    return Turn::kDone;
+  }
+  for (Table* victim : *victims) {
+    Evict(*victim, now);
+    ++evictions_;
+  }
+  return Turn::kWait;
+}
+
+std::optional<std::vector<TablesImpl::Table*>> TablesImpl::Victims(Table& table, int64_t now) {
+  if (now - measured_ns_ >= kHeatStepNs) Measure(now);
+  Warm(table, 0, now);
+  std::vector<Table*> placed;
+  for (const auto& [number, other] : tables_) {
+    if (!other->placement) continue;
+    Warm(*other, 0, now);
+    placed.push_back(other.get());
+  }
+  std::sort(placed.begin(), placed.end(), [](const Table* a, const Table* b) { return a->heat != b->heat ? a->heat < b->heat : a->used_ns < b->used_ns; });
+  constexpr uint64_t kSlack = 64 << 10;  // for each try
+  const uint64_t need = table.info.bytes + static_cast<uint64_t>(table.tries) * kSlack;
+  const uint64_t room = space_.room_bytes() + freed_bytes_;
+  uint64_t bytes = 0;
+  double heat = 0;
+  std::vector<Table*> victims;
+  for (Table* victim : placed) {
+    if (room + bytes >= need && !victims.empty()) break;
+    victims.push_back(victim);
+    bytes += victim->placement->bytes;
+    heat += victim->heat;
+    if (heat * kClearly + kClearlyMore > table.heat) return std::nullopt;
+  }
+  if (victims.empty()) return std::nullopt;
+  return victims;
+}
+
+void TablesImpl::Evict(Table& table, int64_t now) {
+  for (const unwind_file_key& key : table.keys) options_.memory->RemoveFile(key);
+  freed_bytes_ += table.placement->bytes;
+  freed_.push_back({now + TableMemory::kGraceNs, *std::move(table.placement)});
+  table.placement.reset();
+}
+
+void TablesImpl::FreeDue(int64_t now) {
+  for (; !freed_.empty() && now >= freed_.front().at_ns; freed_.pop_front()) {
+    freed_bytes_ -= freed_.front().placement.bytes;
+    space_.Free(freed_.front().placement);
+  }
+}
+
+// Adds to, or takes nothing from, what is left of the heat.
+void TablesImpl::Warm(Table& table, double by, int64_t now) {
+  table.heat = table.heat * std::exp(-static_cast<double>(now - table.heat_ns) / kHeatDecayNs) + by;
+  table.heat_ns = now;
+}
+
+void TablesImpl::Measure(int64_t now) {
+  const bool begins = now - measured_ns_ >= kPressureNs;
+  measured_ns_ = now;
+  for (const auto& [number, table] : tables_) {
+    if (!table->placement) continue;
+    const uint64_t used = UsedNs(*table);
+    if (begins && now - static_cast<int64_t>(used) < kSecond) {
+      Warm(*table, kUsedHeat, now);
+    } else if (used > table->used_ns) {
+      Warm(*table, 1, now);
+    }
+    table->used_ns = used;
+  }
+}
+
+uint64_t TablesImpl::UsedNs(const Table& table) const {
+  uint64_t used = 0;
+  for (const unwind_file_key& key : table.keys) used = std::max(used, options_.memory->UsedNs(key));
+  return used;
+}
+
+void TablesImpl::Release() {
+  worker_.Drop();
+  for (Table* table : waiting_) table->waiting = false;
+  waiting_.clear();
+  for (const auto& [key, table] : keys_) {
+    if (options_.memory) options_.memory->RemoveFile(key);
+    table->keys.clear();
+    table->placement.reset();
+  }
+  keys_.clear();
+  freed_.clear();
+  freed_bytes_ = 0;
+  space_.Clear();
+  known_.clear();
+  std::erase_if(by_identity_, [](const auto& entry) { return !entry.second->compiled && !entry.second->working; });
+  std::erase_if(tables_, [](const auto& entry) { return !entry.second->compiled && !entry.second->working; });
+}
+
+Tables::Stats TablesImpl::stats() const {
+  Stats stats;
+  stats.files = tables_.size();
+  for (const auto& [number, table] : tables_) {
+    stats.rows += table->info.rows;
+    stats.failed += table->info.state == State::kFailed;
+    if (table->placement) {
+      ++stats.placed_files;
+      stats.placed_bytes += table->placement->bytes;
+    } else if (options_.memory && table->info.state == State::kReady && !table->keys.empty() && !table->waiting) {
+      ++stats.not_placed;
+    }
+  }
+  stats.compiled = compiled_;
+  stats.from_disk = from_disk_;
+  stats.damaged = worker_.damaged();
+  stats.evictions = evictions_;
+  stats.chunk_bytes = space_.chunk_bytes();
+  stats.user_bytes = user_bytes_;
+  stats.compile_cpu_ns = worker_.compile_cpu_ns();
+  return stats;
+}
+
+std::vector<Tables::FileInfo> TablesImpl::files() const {
+  std::vector<FileInfo> files;
+  for (const auto& [number, table] : tables_) {
+    files.push_back(table->info);
+    files.back().placed = table->placement.has_value();
+  }
+  return files;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tables>> Tables::Create(Options options) {
+  Worker::Options worker;
+  worker.compiler = options.compiler;
+  if (worker.compiler.empty()) {
+    ASSIGN_OR_RETURN(worker.compiler, DefaultCompiler());
+  }
+  ASSIGN_OR_RETURN(worker.compiler_version, CompilerVersion(worker.compiler));
+  worker.cache_directory = options.cache_directory;
+  worker.limits.cpu_ns = options.compile_limit_ns;
+  worker.limits.wall_ns = 6 * options.compile_limit_ns;
+  auto tables = std::make_unique<TablesImpl>(std::move(options), std::move(worker));
+  RETURN_IF_ERROR(tables->Start());
+  return std::unique_ptr<Tables>(std::move(tables));
+}
+
+}  // namespace borescope::unwind

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampler/unwind/compiler_process.h"
+
+#include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <functional>
+
+#include "common/base/strings.h"
+#include "table_samples.h"
+#include "temporary_directory.h"
+
+namespace borescope::unwind {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Exit code of `what` in a child that has confined itself: by it the errno of a call that failed, 0 of one that did not.
+int Confined(const std::function<int()>& what) {
+  pid_t pid = fork();
+  if (pid == 0) {
+    if (!Confine({}).ok()) _exit(255);
+    _exit(what());
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+int ErrnoOf(long result) { return result < 0 ? errno : 0; }
+
+TEST(Confine, WhatIsForbiddenFails) {
+  const pid_t parent = getpid();
+  const std::vector<std::pair<const char*, std::function<long()>>> forbidden = {
+      {"open", [] { return syscall(SYS_openat, AT_FDCWD, "/etc/passwd", O_RDONLY); }},
+      {"open with O_PATH", [] { return syscall(SYS_openat, AT_FDCWD, "/", O_PATH); }},
+      {"openat2", [] { uint64_t how[3] = {}; return syscall(SYS_openat2, AT_FDCWD, "/etc/passwd", how, sizeof(how)); }},
+      {"create", [] { return syscall(SYS_openat, AT_FDCWD, "/tmp/borescope-confined", O_CREAT | O_WRONLY, 0600); }},
+      {"unlink", [] { return syscall(SYS_unlinkat, AT_FDCWD, "/tmp/borescope-nothing", 0); }},
+      {"stat", [] { char st[256]; return syscall(SYS_newfstatat, AT_FDCWD, "/", st, 0); }},
+      {"inet socket", [] { return syscall(SYS_socket, AF_INET, SOCK_STREAM, 0); }},
+      {"unix socket", [] { return syscall(SYS_socket, AF_UNIX, SOCK_STREAM, 0); }},
+      {"socketpair", [] { int fds[2]; return syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, fds); }},
+      {"connect", [] { return syscall(SYS_connect, 0, nullptr, 0); }},
+      {"kill", [=] { return syscall(SYS_kill, parent, 0); }},
+      {"tgkill", [=] { return syscall(SYS_tgkill, parent, parent, 0); }},
+      {"pidfd_open", [=] { return syscall(SYS_pidfd_open, parent, 0); }},
+      {"ptrace", [=] { return syscall(SYS_ptrace, PTRACE_ATTACH, parent, 0, 0); }},
+      {"process_vm_readv", [=] { return syscall(SYS_process_vm_readv, parent, nullptr, 0, nullptr, 0, 0); }},
+      {"clone", [] { return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }},
+      {"clone3", [] { return syscall(SYS_clone3, nullptr, 0); }},
+      {"execve", [] { return syscall(SYS_execve, "/bin/true", nullptr, nullptr); }},
+      {"bpf", [] { return syscall(SYS_bpf, 0, nullptr, 0); }},
+      {"perf_event_open", [] { return syscall(SYS_perf_event_open, nullptr, 0, -1, -1, 0); }},
+      {"io_uring", [] { return syscall(SYS_io_uring_setup, 1, nullptr); }},
+      {"unshare", [] { return syscall(SYS_unshare, CLONE_NEWUSER); }},
+      {"prctl", [] { return syscall(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0); }},
+      {"setrlimit", [] { rlimit l{RLIM_INFINITY, RLIM_INFINITY}; return syscall(SYS_prlimit64, 0, RLIMIT_AS, &l, nullptr); }},
+      {"memfd", [] { return syscall(SYS_memfd_create, "x", 0); }},
+      {"executable memory", [] { return reinterpret_cast<long>(mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)); }},
+      {"writing to others than stderr", [] { return syscall(SYS_write, 1, "x", 1); }},
+  };
+  for (const auto& [name, call] : forbidden) EXPECT_EQ(Confined([&] { return ErrnoOf(call()); }), EPERM) << name;
+}
+
+TEST(Confine, MemoryIsBoundedAndOrdinaryMemoryIsThere) {
+  EXPECT_EQ(Confined([] { return ErrnoOf(reinterpret_cast<long>(mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))); }), 0);
+  if (kSanitized) return;
+  EXPECT_EQ(Confined([] { return ErrnoOf(reinterpret_cast<long>(mmap(nullptr, size_t{2} << 30, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))); }), ENOMEM);
+}
+
+TEST(Confine, DescriptorsOfOthersAreClosed) {
+  UniqueFd fd(eventfd(0, 0));
+  const int number = fd.get();
+  EXPECT_EQ(Confined([=] { char c; return ErrnoOf(syscall(SYS_pread64, number, &c, 1, 0)); }), EBADF);
+}
+
+class CompilerTest : public ::testing::Test {
+ protected:
+  CompilerProcess::File Write(const Order& order) {
+    auto file = WriteAndOpen(directory_.path() + "/f" + std::to_string(files_.size()), ElfText(order, "0123456789abcdef"));
+    files_.push_back(file);
+    return {file->elf->source().fd(), file->elf->source().size()};
+  }
+  CompilerProcess Make(CompilerProcess::Limits limits = {}) { return CompilerProcess(TEST_COMPILER, stop_.get(), limits); }
+  // By the table it gives, and that it can still give one.
+  void ExpectWorks(CompilerProcess& compiler) {
+    const Order order = MakeOrder("table", Seed() + files_.size());
+    Result<std::string> bytes = compiler.Compile(Write(order), {});
+    ASSERT_TRUE(bytes.ok()) << bytes.error().message;
+    Result<CompiledTable> table = Parse(*bytes);
+    ASSERT_TRUE(table.ok()) << table.error().message;
+    EXPECT_EQ(table->rows, TableOf(order).rows);
+  }
+
+  testing::TemporaryDirectory directory_;
+  UniqueFd stop_{eventfd(0, EFD_CLOEXEC)};
+  std::vector<std::shared_ptr<symbols::MappedFile>> files_;
+};
+
+TEST_F(CompilerTest, OneProcessForAllFiles) {
+  CompilerProcess compiler = Make();
+  EXPECT_EQ(compiler.pid(), 0);
+  ExpectWorks(compiler);
+  const pid_t pid = compiler.pid();
+  EXPECT_GT(pid, 0);
+  for (int i = 0; i < 20; ++i) ExpectWorks(compiler);
+  EXPECT_EQ(compiler.pid(), pid);
+  Result<std::string> nothing = compiler.Compile(Write(MakeOrder("nothing")), {});
+  EXPECT_EQ(nothing.status().error().code, ErrorCode::kNotFound);
+  Result<std::string> error = compiler.Compile(Write(MakeOrder("error")), {});
+  ASSERT_FALSE(error.ok());
+  EXPECT_EQ(error.error().code, ErrorCode::kInvalid);
+  EXPECT_EQ(error.error().message.find('\x1b'), std::string::npos) << "what the child says is shown to people";
+  EXPECT_EQ(compiler.pid(), pid);
+  compiler.Stop();
+  EXPECT_EQ(kill(pid, 0), -1);
+  ExpectWorks(compiler);
+}
+
+TEST_F(CompilerTest, IsConfined) {
+  CompilerProcess compiler = Make();
+  ExpectWorks(compiler);
+  const std::string proc = "/proc/" + std::to_string(compiler.pid());
+  Result<std::string> status = ReadFile(proc + "/status");
+  ASSERT_TRUE(status.ok());
+  auto find = [](const std::string& text, const std::string& name) {
+    for (std::string_view line : Split(text, '\n')) {
+      if (line.starts_with(name + ":")) return std::string(Trim(line.substr(name.size() + 1)));
+    }
+    return std::string("?");
+  };
+  auto field = [&](const std::string& name) { return find(*status, name); };
+  const std::string ours = find(*ReadFile("/proc/self/status"), "CapBnd");
+  for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapAmb"}) EXPECT_EQ(field(set), "0000000000000000") << set;
+  const bool may_drop = prctl(PR_CAPBSET_READ, CAP_SETPCAP, 0, 0, 0) == 1 && geteuid() == 0;
+  EXPECT_EQ(field("CapBnd"), may_drop ? "0000000000000000" : ours);
+  EXPECT_EQ(field("NoNewPrivs"), "1");
+  EXPECT_EQ(field("Seccomp"), "2");
+  EXPECT_EQ(field("Threads"), "1");
+  // Nothing of the sampler's environment, and not what other users of the same id may look into.
+  if (geteuid() == 0) {
+    Result<std::string> environment = ReadFile(proc + "/environ");
+    ASSERT_TRUE(environment.ok());
+    EXPECT_EQ(*environment, "");
+    Result<std::string> limits = ReadFile(proc + "/limits");
+    ASSERT_TRUE(limits.ok());
+    EXPECT_NE(limits->find("Max core file size        0                    0"), std::string::npos) << *limits;
+    EXPECT_NE(limits->find("Max processes             0                    0"), std::string::npos) << *limits;
+  }
+}
+
+TEST_F(CompilerTest, DiesOverAFileAndLivesForTheNext) {
+  CompilerProcess compiler = Make();
+  ExpectWorks(compiler);
+  for (const char* what : {"crash", "exit"}) {
+    Result<std::string> bytes = compiler.Compile(Write(MakeOrder(what)), {});
+    ASSERT_FALSE(bytes.ok()) << what;
+    EXPECT_EQ(bytes.error().code, ErrorCode::kUnavailable) << bytes.error().message;
+    const std::string why = std::string(what) == "crash" && !kSanitized ? "signal 11" : "exit code";
+    EXPECT_NE(bytes.error().message.find(why), std::string::npos) << bytes.error().message;
+    ExpectWorks(compiler);
+  }
+}
+
+TEST_F(CompilerTest, TakesTooLong) {
+  CompilerProcess compiler = Make({.cpu_ns = 200'000'000});
+  ExpectWorks(compiler);
+  const int64_t start = NowNs(CLOCK_MONOTONIC);
+  Result<std::string> bytes = compiler.Compile(Write(MakeOrder("loop")), {});
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_EQ(bytes.error().code, ErrorCode::kExhausted) << bytes.error().message;
+  EXPECT_LT(NowNs(CLOCK_MONOTONIC) - start, 20'000'000'000);
+  EXPECT_GT(compiler.cpu_ns(), 200'000'000);
+  ExpectWorks(compiler);
+}
+
+TEST_F(CompilerTest, WantsTooMuch) {
+  CompilerProcess compiler = Make();
+  if (!kSanitized) {
+    Result<std::string> memory = compiler.Compile(Write(MakeOrder("memory")), {});
+    ASSERT_FALSE(memory.ok());
+    EXPECT_NE(memory.error().message.find("more memory than"), std::string::npos) << memory.error().message;
+  }
+  Result<std::string> huge = compiler.Compile(Write(MakeOrder("huge")), {});
+  ASSERT_FALSE(huge.ok());
+  EXPECT_NE(huge.error().message.find("too large"), std::string::npos) << huge.error().message;
+  ExpectWorks(compiler);
+}
+
+TEST_F(CompilerTest, IsGivenUp) {
+  CompilerProcess compiler = Make();
+  uint64_t one = 1;
+  ASSERT_EQ(write(stop_.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  Result<std::string> bytes = compiler.Compile(Write(MakeOrder("loop")), {});
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_EQ(bytes.error().code, ErrorCode::kGone);
+  EXPECT_EQ(compiler.pid(), 0);
+}
+
+TEST_F(CompilerTest, CannotStart) {
+  CompilerProcess missing("/nowhere/borescope-unwind-tables", stop_.get(), {});
+  Result<std::string> bytes = missing.Compile(Write(MakeOrder("table")), {});
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_EQ(bytes.error().code, ErrorCode::kInternal);
+  EXPECT_NE(bytes.error().message.find("/nowhere/borescope-unwind-tables: No such file"), std::string::npos) << bytes.error().message;
+  CompilerProcess other("/bin/true", stop_.get(), {});
+  bytes = other.Compile(Write(MakeOrder("table")), {});
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_EQ(bytes.error().code, ErrorCode::kInternal) << bytes.error().message;
+}
+
+}  // namespace
+}  // namespace borescope::unwind

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampler/unwind/disk_cache.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "table_samples.h"
+#include "temporary_directory.h"
+
+namespace borescope::unwind {
+namespace {
+
+TEST(DiskCache, KeepsTablesAndWhatTellsNothing) {
+  testing::TemporaryDirectory directory;
+  std::mt19937_64 random(Seed());
+  const CompiledTable table = RandomTable(random, 30, 300, 20);
+  const std::string path = directory.path() + "/cache";
+  {
+    auto cache = DiskCache::Open(path);
+    ASSERT_TRUE(cache.ok()) << cache.error().message;
+    EXPECT_EQ((*cache)->Load("a").status().error().code, ErrorCode::kNotFound);
+    ASSERT_TRUE((*cache)->Store("a", Serialize(table)).ok());
+    ASSERT_TRUE((*cache)->Store("b", "").ok());
+  }
+  struct stat st;
+  ASSERT_EQ(stat(path.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0700u);
+  ASSERT_EQ(stat((path + "/a").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0600u);
+  auto cache = DiskCache::Open(path);
+  ASSERT_TRUE(cache.ok());
+  auto a = (*cache)->Load("a");
+  ASSERT_TRUE(a.ok() && a->has_value());
+  EXPECT_EQ(Serialize(**a), Serialize(table));
+  auto b = (*cache)->Load("b");
+  ASSERT_TRUE(b.ok());
+  EXPECT_FALSE(b->has_value());
+}
+
+TEST(DiskCache, DamageIsFoundAndRemoved) {
+  testing::TemporaryDirectory directory;
+  std::mt19937_64 random(Seed());
+  auto cache = DiskCache::Open(directory.path());
+  ASSERT_TRUE(cache.ok());
+  const std::string text = Serialize(RandomTable(random, 3, 100, 20));
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE((*cache)->Store("x", text).ok());
+    std::string path = directory.path() + "/x", bytes;
+    {
+      std::ifstream in(path, std::ios::binary);
+      bytes.assign(std::istreambuf_iterator<char>(in), {});
+    }
+    if (i % 2 == 0) {
+      bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
+    } else {
+      bytes.resize(random() % bytes.size());
+    }
+    std::ofstream(path, std::ios::binary) << bytes;
+    auto loaded = (*cache)->Load("x");
+    ASSERT_FALSE(loaded.ok());
+    EXPECT_EQ(loaded.error().code, ErrorCode::kInvalid);
+    EXPECT_NE(loaded.error().message.find("x is damaged"), std::string::npos) << loaded.error().message;
+    EXPECT_FALSE(std::filesystem::exists(path));
+  }
+}
+
+TEST(DiskCache, TheLongestUnusedMakeRoom) {
+  testing::TemporaryDirectory directory;
+  const uint64_t max = 100'000;
+  auto cache = DiskCache::Open(directory.path(), max);
+  ASSERT_TRUE(cache.ok());
+  std::mt19937_64 random(Seed());
+  const std::string text = Serialize(RandomTable(random, 10, 100, 20));
+  ASSERT_LT(text.size(), max / 5);
+  auto age = [&](const std::string& name, int64_t seconds) {
+    timespec times[2] = {{time(nullptr) - seconds, 0}, {time(nullptr) - seconds, 0}};
+    ASSERT_EQ(utimensat(AT_FDCWD, (directory.path() + "/" + name).c_str(), times, 0), 0);
+  };
+  ASSERT_TRUE((*cache)->Store("used", text).ok());
+  ASSERT_TRUE((*cache)->Store("unused", text).ok());
+  age("used", 2000);
+  age("unused", 1000);
+  ASSERT_TRUE((*cache)->Load("used").ok());  // from now on the other is the longest unused
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_TRUE((*cache)->Store("n" + std::to_string(i), text).ok());
+    age("n" + std::to_string(i), 500);
+    uint64_t bytes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path())) bytes += entry.file_size();
+    EXPECT_LE(bytes, max);
+  }
+  EXPECT_TRUE(std::filesystem::exists(directory.path() + "/used"));
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/unused"));
+}
+
+TEST(DiskCache, NotWhereOthersMayWrite) {
+  testing::TemporaryDirectory directory;
+  ASSERT_EQ(chmod(directory.path().c_str(), 0777), 0);
+  auto cache = DiskCache::Open(directory.path());
+  ASSERT_FALSE(cache.ok());
+  EXPECT_EQ(cache.error().code, ErrorCode::kDenied);
+  std::filesystem::create_directory_symlink(directory.path(), directory.path() + "/link");
+  EXPECT_FALSE(DiskCache::Open(directory.path() + "/link").ok());
+}
+
+}  // namespace
+}  // namespace borescope::unwind
