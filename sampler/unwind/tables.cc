@@ -371,7 +371,6 @@ class TablesImpl final : public Tables {
     std::weak_ptr<symbols::MappedFile> file;
     Table* table;
   };
-  enum class Turn : uint8_t { kDone, kWait };
 
   Table& Find(const std::shared_ptr<symbols::MappedFile>& file);
   Table& Add(std::string identity, const std::shared_ptr<symbols::MappedFile>& file);
@@ -385,9 +384,10 @@ class TablesImpl final : public Tables {
   void PutKey(Table& table, const unwind_file_key& key);
   void RemoveKey(const unwind_file_key& key, int64_t now);
   void Queue(Table& table);
-  Turn Place(Table& table, int64_t now);
-  // Whom to evict so that a table finds room; nothing: those are used more.
-  std::optional<std::vector<Table*>> Victims(Table& table, int64_t now);
+  // Places a table, or makes room for it. False: it need not wait any more. `promised` bytes of the room are for others.
+  bool StillWaits(Table& table, uint64_t promised, int64_t now);
+  // Whom to evict so that a table finds so much more room; nothing: those are used more.
+  std::optional<std::vector<Table*>> Victims(Table& table, uint64_t bytes, int64_t now);
   void Evict(Table& table, int64_t now);
   void FreeDue(int64_t now);
   void Measure(int64_t now);
@@ -437,7 +437,7 @@ State TablesImpl::Want(const unwind_file_key& key, const std::shared_ptr<symbols
   if (now - table->refused_ns < kHeatStepNs) return table->info.state;
   if (table->compiled) {
     Queue(*table);
-  } else if (table->info.bytes <= space_.room_bytes() + freed_bytes_ || Victims(*table, now)) {
+  } else if (const uint64_t room = space_.room_bytes() + freed_bytes_; table->info.bytes <= room || Victims(*table, table->info.bytes - room, now)) {
     Ask(*table, file);
   } else {
     table->refused_ns = now;
@@ -567,13 +567,16 @@ size_t TablesImpl::Poll() {
   }
   FreeDue(now);
   if (now - pressure_ns_ < kPressureNs && now - measured_ns_ >= kHeatStepNs) Measure(now);
-  // In turn: what was made free for one is not taken by the next.
-  while (!waiting_.empty()) {
-    Table& table = *waiting_.front();
-    if (Place(table, now) == Turn::kWait) break;
-    table.waiting = false;
-    waiting_.pop_front();
-  }
+  // What was made free for one is not taken by those behind it.
+  uint64_t promised = 0;
+  std::erase_if(waiting_, [&](Table* table) {
+    if (table->keys.empty() || !StillWaits(*table, promised, now)) {
+      table->waiting = false;
+      return true;
+    }
+    promised += table->info.bytes;
+    return false;
+  });
   KeepBudget(now);
   return ready;
 }
@@ -712,37 +715,39 @@ void TablesImpl::Queue(Table& table) {
   waiting_.push_back(&table);
 }
 
-TablesImpl::Turn TablesImpl::Place(Table& table, int64_t now) {
-  if (table.keys.empty()) return Turn::kDone;
-  Result<ChunkSpace::Placement> placed = space_.Place(*table.compiled);
-  if (placed.ok()) {
-    table.placement = *std::move(placed);
-    table.used_ns = 0;
-    for (const unwind_file_key& key : table.keys) PutKey(table, key);
-    return Turn::kDone;
-  }
-  if (placed.error().code == ErrorCode::kUnsupported) {
-    table.too_large = true;
-    table.info.problem = placed.error().message;
-    return Turn::kDone;
+bool TablesImpl::StillWaits(Table& table, uint64_t promised, int64_t now) {
+  const uint64_t room = space_.room_bytes();
+  if (promised == 0 || room >= promised + table.info.bytes) {
+    Result<ChunkSpace::Placement> placed = space_.Place(*table.compiled);
+    if (placed.ok()) {
+      table.placement = *std::move(placed);
+      table.used_ns = 0;
+      for (const unwind_file_key& key : table.keys) PutKey(table, key);
+      return false;
+    }
+    if (placed.error().code == ErrorCode::kUnsupported) {
+      table.too_large = true;
+      table.info.problem = placed.error().message;
+      return false;
+    }
   }
   pressure_ns_ = now;
-  if (!freed_.empty()) return Turn::kWait;
-  // Pages of 64 KiB are not split: what is free in too small pieces does not count.
-  ++table.tries;
-  std::optional<std::vector<Table*>> victims = Victims(table, now);
+  // The rows of a page are not split: room in pieces that are too small does not count.
+  constexpr uint64_t kSlack = 64 << 10;
+  uint64_t need = promised + table.info.bytes;
+  if (freed_.empty() && promised == 0) need = std::max(need, room) + kSlack * static_cast<uint64_t>(++table.tries);
+  if (need <= room + freed_bytes_) return true;
+  std::optional<std::vector<Table*>> victims = Victims(table, need - room - freed_bytes_, now);
   if (!victims) {
     table.refused_ns = now;
-    return Turn::kDone;
+    return false;
   }
-  for (Table* victim : *victims) {
-    Evict(*victim, now);
-    ++evictions_;
-  }
-  return Turn::kWait;
+  for (Table* victim : *victims) Evict(*victim, now);
+  evictions_ += victims->size();
+  return true;
 }
 
-std::optional<std::vector<TablesImpl::Table*>> TablesImpl::Victims(Table& table, int64_t now) {
+std::optional<std::vector<TablesImpl::Table*>> TablesImpl::Victims(Table& table, uint64_t bytes, int64_t now) {
   if (now - measured_ns_ >= kHeatStepNs) Measure(now);
   Warm(table, 0, now);
   std::vector<Table*> placed;
@@ -752,21 +757,15 @@ std::optional<std::vector<TablesImpl::Table*>> TablesImpl::Victims(Table& table,
     placed.push_back(other.get());
   }
   std::sort(placed.begin(), placed.end(), [](const Table* a, const Table* b) { return a->heat != b->heat ? a->heat < b->heat : a->used_ns < b->used_ns; });
-  constexpr uint64_t kSlack = 64 << 10;  // for each try
-  const uint64_t need = table.info.bytes + static_cast<uint64_t>(table.tries) * kSlack;
-  const uint64_t room = space_.room_bytes() + freed_bytes_;
-  uint64_t bytes = 0;
+  uint64_t found = 0;
   double heat = 0;
-  std::vector<Table*> victims;
-  for (Table* victim : placed) {
-    if (room + bytes >= need && !victims.empty()) break;
-    victims.push_back(victim);
-    bytes += victim->placement->bytes;
-    heat += victim->heat;
-    if (heat * kClearly + kClearlyMore > table.heat) return std::nullopt;
+  for (size_t i = 0; i < placed.size(); ++i) {
+    found += placed[i]->placement->bytes;
+    heat += placed[i]->heat;
+    if (heat * kClearly + kClearlyMore > table.heat) break;
+    if (found >= bytes) return std::vector<Table*>(placed.begin(), placed.begin() + static_cast<ptrdiff_t>(i) + 1);
   }
-  if (victims.empty()) return std::nullopt;
-  return victims;
+  return std::nullopt;
 }
 
 void TablesImpl::Evict(Table& table, int64_t now) {

@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,9 +48,10 @@ inline CompiledTable RandomTable(std::mt19937_64& random, uint32_t pages, uint32
   table.page_rows.push_back(0);
   for (uint32_t page = 0; page < pages; ++page) {
     const uint32_t count = random() % 5 == 0 ? 0 : static_cast<uint32_t>(random() % (2 * rows_a_page)) + 1;
-    std::set<uint32_t> offsets;
-    if (count > 0) offsets.insert(0);
-    while (offsets.size() < count) offsets.insert(static_cast<uint32_t>(random() % 65536));
+    std::vector<uint32_t> offsets;
+    for (uint32_t i = 0; i < count; ++i) offsets.push_back(i == 0 ? 0 : static_cast<uint32_t>(random() % 65536));
+    std::sort(offsets.begin(), offsets.end());
+    offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
     uint32_t rule = 0;
     for (uint32_t offset : offsets) {
       rule = (rule + 1 + static_cast<uint32_t>(random() % (table.rules.size() - 1))) % static_cast<uint32_t>(table.rules.size());
@@ -190,9 +190,8 @@ class Memory : public TableMemory {
     auto* rows = reinterpret_cast<const uint32_t*>(At(page.rows, page.count * sizeof(uint32_t)));
     auto* rules = reinterpret_cast<const unwind_rule*>(At(table->rules, table->rule_count * sizeof(unwind_rule)));
     if (!rows || !rules || UNWIND_ROW_OFFSET(rows[0]) != 0) return nullptr;
-    uint32_t row = 0;
-    while (row + 1 < page.count && UNWIND_ROW_OFFSET(rows[row + 1]) <= (offset & 0xffff)) ++row;
-    return UNWIND_ROW_RULE(rows[row]) < table->rule_count ? &rules[UNWIND_ROW_RULE(rows[row])] : nullptr;
+    const uint32_t* row = std::upper_bound(rows, rows + page.count, offset & 0xffff, [](uint64_t low, uint32_t r) { return low < UNWIND_ROW_OFFSET(r); }) - 1;
+    return UNWIND_ROW_RULE(*row) < table->rule_count ? &rules[UNWIND_ROW_RULE(*row)] : nullptr;
   }
   // A program looks a rule up of this file: nullptr when it is missed.
   const unwind_rule* Use(const unwind_file_key& key, uint64_t offset) {
@@ -218,8 +217,7 @@ inline int Differences(const Memory& memory, unwind_ref ref, const CompiledTable
       const unwind_rule* rule = memory.Rule(ref, base + 77);
       differences += !rule || rule->kind != UNWIND_RULE_NONE;
     }
-    // A linear search each: a few rows of each page tell enough.
-    for (uint32_t i = begin; i < end; i += 1 + (end - begin) / 16) {
+    for (uint32_t i = begin; i < end; i += 1 + (end - begin) / 64) {
       const uint64_t first = base + UNWIND_ROW_OFFSET(table.rows[i]);
       const uint64_t last = i + 1 < end ? base + UNWIND_ROW_OFFSET(table.rows[i + 1]) - 1 : base + 65535;
       for (uint64_t offset : {first, last}) {

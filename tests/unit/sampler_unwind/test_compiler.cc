@@ -19,9 +19,9 @@ Result<CompiledTable> Obey(symbols::ElfFile& elf, symbols::ElfFile* debug) {
   if (what == "crash") *reinterpret_cast<volatile int*>(8) = 1;
   if (what == "exit") _exit(3);
   for (volatile uint64_t i = 0; what == "loop";) i = i + 1;
-  for (std::vector<std::vector<char>> all; what == "memory";) all.emplace_back(64 << 20);
+  for (std::vector<std::vector<char>> all; what == "memory";) all.emplace_back().reserve(64 << 20);
   CompiledTable table = TableOf(order);
-  if (what == "huge") table.rows.resize(40 << 20);  // more than an answer may have
+  if (what == "huge") table.rows.resize(33 << 20);  // more than an answer may have
   if (what == "lie") table.rows.back() |= 0xffff;   // a rule that is not there
   table.sources = debug ? "test+debug" : "test";
   return table;
