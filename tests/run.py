@@ -230,6 +230,7 @@ SUITES = {
     "fuzz": (suite_fuzz, "each parser of foreign bytes, 10 s a target", False),
     "pprof": (suite_script("tests/pprof/run", 300), "what we write, read by go tool pprof and an independent decoder", False),
     "store": (suite_script("tests/store/run", 120), "the store from outside: refusals, queries, kill -9", False),
+    "tables": (suite_script("tests/oracle/tables/run", 300), "unwind tables of this machine's files against readelf", False),
     "oracle": (suite_oracle, "the engine against cgroup files and known truth (root, BPF)", False),
     "cli": (suite_script("tests/cli/run", 300, needs_bpf=True), "borescope profile on this machine", False),
     "demo": (suite_script("tests/demo/run", 600, needs_bpf=True), "scripts/demo", False),

@@ -151,7 +151,10 @@ struct State {
   Cfa cfa = Cfa::kUnset;
   Value value;  // kPlt: addend: at begin, `add`: where the push ends
   std::span<const uint8_t> expression{};
-  Saved fp, ra;
+  // Register and offset told last: after an expression one of them may be told anew and the other one still holds.
+  uint8_t reg = 0;
+  int64_t offset = 0;
+  Saved fp, sp, ra;
 };
 
 struct Cie {
@@ -179,7 +182,7 @@ std::string Tell(const char* what, const Saved& saved) {
     case Saved::Kind::kValue: return text + " computed" + (saved.expression.empty() ? " from the CFA" : " by " + Hex(saved.expression));
     case Saved::Kind::kExpression: return text + " saved at expression " + Hex(saved.expression);
     case Saved::Kind::kAt:
-      if (saved.at.kind == Value::Kind::kCfa) return text + " saved too far from the CFA: " + std::to_string(saved.at.offset);
+      if (saved.at.kind == Value::Kind::kCfa) return text + " saved at CFA" + (saved.at.offset < 0 ? "" : "+") + std::to_string(saved.at.offset);
       return text + " saved at an address told by " + RegisterName(saved.at.reg);
     default: return text + " not told";
   }
@@ -225,6 +228,8 @@ unwind_rule ToRule(const Cie& cie, const State& state, std::string* missing) {
       rule.cfa_add = static_cast<int16_t>(cfa.add);
       break;
   }
+  // The CFA is what the caller's stack pointer will be; longjmp, for one, tells another.
+  if (state.sp.kind != Saved::Kind::kUnspecified && state.sp.kind != Saved::Kind::kSame) return unsupported(Tell("stack pointer", state.sp));
   // Offset from the CFA of an address, when it is one.
   auto from_cfa = [&](const Value& at, int64_t* distance) {
     if (at.kind == Value::Kind::kCfa) *distance = at.offset;
@@ -452,9 +457,12 @@ class Reader {
   int64_t Scale(int64_t factored) const {
     return static_cast<int64_t>(static_cast<uint64_t>(factored) * static_cast<uint64_t>(cie_->data_align));
   }
+  static bool Follows(uint64_t reg) { return reg == kRbp || reg == kRsp || reg == kReturnAddress; }
   void Set(uint64_t reg, const Saved& saved) {
     if (reg == kRbp) {
       state_.fp = saved;
+    } else if (reg == kRsp) {
+      state_.sp = saved;
     } else if (reg == kReturnAddress) {
       state_.ra = saved;
     } else {
@@ -463,20 +471,27 @@ class Reader {
     changed_ = true;
   }
   void SetOffset(uint64_t reg, int64_t factored) {
-    if (reg == kRbp || reg == kReturnAddress) Set(reg, {Saved::Kind::kAt, {Value::Kind::kCfa, 0, Scale(factored), 0}});
+    if (Follows(reg)) Set(reg, {Saved::Kind::kAt, {Value::Kind::kCfa, 0, Scale(factored), 0}});
   }
   void Restore(uint64_t reg) {
     static const Saved kUnspecified;
     if (reg == kRbp) Set(reg, initial_ ? initial_->fp : kUnspecified);
+    if (reg == kRsp) Set(reg, initial_ ? initial_->sp : kUnspecified);
     if (reg == kReturnAddress) Set(reg, initial_ ? initial_->ra : kUnspecified);
   }
   void DefineCfa(uint64_t reg, int64_t offset) {
     state_.cfa = State::Cfa::kValue;
-    state_.value = {Value::Kind::kRegister, Register(reg), offset, 0};
+    state_.expression = {};
+    state_.reg = Register(reg);
+    state_.offset = offset;
+    state_.value = {Value::Kind::kRegister, state_.reg, offset, 0};
     changed_ = true;
   }
-  // def_cfa_register, def_cfa_offset: only after a rule of that kind.
-  bool PlainCfa() const { return state_.cfa == State::Cfa::kValue && state_.value.kind == Value::Kind::kRegister; }
+  // Says nothing of the CFA while an expression tells it.
+  void DefineCfaOffset(int64_t offset) {
+    state_.offset = offset;
+    if (state_.cfa == State::Cfa::kValue && state_.expression.empty()) DefineCfa(state_.reg, offset);
+  }
   void DefineCfaExpression(std::span<const uint8_t> expression) {
     int64_t at_begin;
     uint8_t push_ends;
@@ -533,21 +548,13 @@ class Reader {
           changed_ = true;
           break;
         case 0x0c: { uint64_t reg = c.Uleb(); DefineCfa(reg, static_cast<int64_t>(c.Uleb())); break; }
-        case 0x0d:  // def_cfa_register
-          if (!PlainCfa()) return "CFA register without a CFA";
-          DefineCfa(c.Uleb(), state_.value.offset);
-          break;
-        case 0x0e: case 0x13: {  // def_cfa_offset, def_cfa_offset_sf
-          int64_t offset = op == 0x0e ? static_cast<int64_t>(c.Uleb()) : Scale(c.Sleb());
-          if (!PlainCfa()) return "CFA offset without a CFA";
-          DefineCfa(state_.value.reg, offset);
-          break;
-        }
+        case 0x0d: DefineCfa(c.Uleb(), state_.offset); break;
+        case 0x0e: DefineCfaOffset(static_cast<int64_t>(c.Uleb())); break;
         case 0x0f: DefineCfaExpression(TakeBlock(&c)); break;
         case 0x10: {  // expression
           uint64_t reg = c.Uleb();
           std::span<const uint8_t> expression = TakeBlock(&c);
-          if (reg != kRbp && reg != kReturnAddress) break;
+          if (!Follows(reg)) break;
           auto value = Evaluate(expression, true);
           bool known = value && value->kind != Value::Kind::kConstant;
           Set(reg, {known ? Saved::Kind::kAt : Saved::Kind::kExpression, known ? *value : Value{}, expression});
@@ -555,8 +562,18 @@ class Reader {
         }
         case 0x11: { uint64_t reg = c.Uleb(); SetOffset(reg, c.Sleb()); break; }
         case 0x12: { uint64_t reg = c.Uleb(); DefineCfa(reg, Scale(c.Sleb())); break; }
-        case 0x14: { uint64_t reg = c.Uleb(); c.Uleb(); Set(reg, {Saved::Kind::kValue, {}}); break; }
-        case 0x15: { uint64_t reg = c.Uleb(); c.Sleb(); Set(reg, {Saved::Kind::kValue, {}}); break; }
+        case 0x13: DefineCfaOffset(Scale(c.Sleb())); break;
+        case 0x14: {  // val_offset
+          uint64_t reg = c.Uleb(), offset = c.Uleb();
+          Set(reg, {reg == kRsp && offset == 0 ? Saved::Kind::kSame : Saved::Kind::kValue, {}});  // the CFA itself
+          break;
+        }
+        case 0x15: {  // val_offset_sf
+          uint64_t reg = c.Uleb();
+          int64_t offset = c.Sleb();
+          Set(reg, {reg == kRsp && offset == 0 ? Saved::Kind::kSame : Saved::Kind::kValue, {}});
+          break;
+        }
         case 0x16: { uint64_t reg = c.Uleb(); Set(reg, {Saved::Kind::kValue, {}, TakeBlock(&c)}); break; }
         case 0x2e: c.Uleb(); break;  // GNU_args_size
         case 0x2f: {                 // GNU_negative_offset_extended
