@@ -151,22 +151,19 @@ UNWIND_INLINE void unwind_frame(struct unwind *u, const struct unwind_rule *rule
 		unwind_stop(u, LOSS_BAD_CFA);
 		return;
 	}
-	if (rule->fp == UNWIND_FP_AT_CFA || rule->fp == UNWIND_FP_AT_FP) {
-		if (rule->fp == UNWIND_FP_AT_FP && !fp_known) {
-			unwind_stop(u, LOSS_REGISTER_UNKNOWN);
-			return;
-		}
+	if (rule->fp == UNWIND_FP_AT_CFA || (rule->fp == UNWIND_FP_AT_FP && fp_known)) {
 		slot = (rule->fp == UNWIND_FP_AT_CFA ? cfa : fp) + (__s64)rule->fp_offset;
 		/* As good as always the return address stands right above. */
 		if (rule->ra == UNWIND_RA_AT_CFA && slot + 8 == cfa + (__s64)rule->ra_offset) {
 			if (!unwind_words(u, slot, words, LOSS_BAD_CFA))
 				return;
 			have_ra = 1;
-		} else if (!unwind_word(u, slot, &words[0], LOSS_BAD_CFA)) {
-			return;
+			fp = words[0];
+			fp_known = 1;
+		} else {
+			/* gcc's rule for a realigned frame still asks the frame pointer when `leave` has restored it. */
+			fp_known = unwind_may_read(u, slot, 8) && !reader_word(&u->reader, slot, &fp);
 		}
-		fp = words[0];
-		fp_known = 1;
 	} else if (rule->fp == UNWIND_FP_UNKNOWN) {
 		fp_known = 0;
 	}
