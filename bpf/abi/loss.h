@@ -31,7 +31,6 @@
 	BORESCOPE_LOSS(LOSS_URETPROBE, "uretprobe", "return address taken by a probe", TRUNCATED)         \
 	/* in user space */                                                                               \
 	BORESCOPE_LOSS(LOSS_NO_FRAME_POINTER, "no_frame_pointer", "no frame pointer", TRUNCATED)          \
-	BORESCOPE_LOSS(LOSS_UNKNOWN_CODE, "unknown_code", "code not readable", TRUNCATED)                 \
 	BORESCOPE_LOSS(LOSS_UNKNOWN_CONTAINER, "unknown_container", "container could not be told", LOST)  \
 	BORESCOPE_LOSS(LOSS_STACK_TABLE_FULL, "stack_table_full", "stack table full", LOST)               \
 	BORESCOPE_LOSS(LOSS_SAMPLER_RESTART, "sampler_restart", "sampler restarted", LOST)                \

@@ -2,10 +2,13 @@
 #include "sampler/stacks/aggregator.h"
 
 #include <malloc.h>
+#include <sys/uio.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <list>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -14,6 +17,7 @@
 #include "common/base/strings.h"
 #include "sampler/stacks/frames.h"
 #include "sampler/stacks/spaces.h"
+#include "sampler/unwind/recorded.h"
 
 namespace borescope::stacks {
 namespace {
@@ -22,6 +26,8 @@ constexpr size_t kMaxJobs = 64;
 constexpr size_t kMaxProcessesInWindow = 1024;  // whose shares decide language and name
 constexpr size_t kMaxFrames = 1 << 18;            // of all stacks together
 constexpr int64_t kSweepPauseNs = 1'000'000'000;
+constexpr size_t kMaxPlaces = 4096;               // different ends of cut stacks
+constexpr uint64_t kPcMask = ~USER_FRAME_INTERRUPTED;
 
 struct Hash128 {
   uint64_t low, high;
@@ -35,8 +41,15 @@ struct Stack {
   Hash128 hash{};
   std::vector<uint32_t> frames;  // leaf first
   borescope_loss reason = LOSS_NONE;
+  uint32_t place = 0;         // where it is cut, index in places_
   bool unsymbolized = false;  // the innermost user frame has no name
   bool live = false;
+};
+
+// Where a stack is cut.
+struct Place {
+  std::string path, build_id, function;
+  borescope_loss reason = LOSS_NONE;
 };
 
 struct Cell {
@@ -61,12 +74,80 @@ struct JobState {
   int64_t first_open = 0;  // windows before it have been given out
   std::map<WindowKey, OpenWindow> windows;
   std::unordered_set<uint64_t> excluded;
+  std::unordered_map<uint32_t, Cell> cuts;  // by place
+};
+
+// A sample that waits for unwind tables, with all that it points to.
+struct Held {
+  engine::Sample sample;
+  uint64_t wanted = 0;  // jobs that it is still to be charged to
+  Process process;      // as it was then
+  std::shared_ptr<symbols::MappedFile> waits_for;
+  std::vector<uint64_t> kernel, user;
+  engine::RawStack raw;
+  std::vector<std::byte> stack;
+  std::string comm;
+  size_t bytes = 0;
+};
+
+// Where the code of a process lies, and what its files' tables say. For one stack: what it was asked stays the same.
+class ProcessCode final : public unwind::CodeMap {
+ public:
+  ProcessCode(Spaces& spaces, unwind::Tables* tables, Process& process, int64_t now_ns)
+      : spaces_(spaces), tables_(tables), process_(process), now_ns_(now_ns) {}
+
+  unwind::CodePlace Find(uint64_t pc) override {
+    unwind::CodePlace place;
+    auto mapping = spaces_.FindMapping(process_, pc, now_ns_);
+    if (!mapping) return place;
+    using Kind = unwind::CodePlace::Kind;
+    place.kind = mapping->file ? Kind::kFile : mapping->path == "[uprobes]" ? Kind::kProbe : Kind::kAnonymous;
+    place.file_offset = pc - mapping->start + mapping->offset;
+    if (!mapping->elf()) return place;
+    auto it = std::find_if(known_.begin(), known_.end(), [&](const Known& k) { return k.file == mapping->file; });
+    if (it == known_.end()) {
+      Known known{mapping->file, nullptr, unwind::Tables::State::kPending};
+      if (tables_) known.table = tables_->Get(known.file, &known.state);
+      it = known_.insert(known_.end(), std::move(known));
+    }
+    place.table = it->table.get();
+    place.pending = !it->table && it->state == unwind::Tables::State::kPending;
+    if (place.pending) waits_for_ = it->file;
+    return place;
+  }
+  bool ReadCode(uint64_t pc, void* into, size_t n) override {
+    auto mapping = spaces_.FindMapping(process_, pc, now_ns_);
+    if (!mapping) return false;
+    if (mapping->elf()) {
+      auto linked = mapping->elf()->OffsetToVaddr(pc - mapping->start + mapping->offset);
+      return linked && mapping->elf()->Read(*linked, into, n);
+    }
+    iovec local{into, n}, remote{reinterpret_cast<void*>(pc), n};
+    return process_vm_readv(process_.tgid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(n);
+  }
+  // The file whose table is being made; null: nothing was missing.
+  const std::shared_ptr<symbols::MappedFile>& waits_for() const { return waits_for_; }
+
+ private:
+  struct Known {
+    std::shared_ptr<symbols::MappedFile> file;
+    std::shared_ptr<const unwind::CompiledTable> table;
+    unwind::Tables::State state;
+  };
+  Spaces& spaces_;
+  unwind::Tables* tables_;
+  Process& process_;
+  int64_t now_ns_;
+  std::vector<Known> known_;
+  std::shared_ptr<symbols::MappedFile> waits_for_;
 };
 
 class AggregatorImpl final : public Aggregator {
  public:
   explicit AggregatorImpl(Options options)
-      : options_(std::move(options)), spaces_(options_.proc_root), frames_(spaces_, options_.proc_root) {}
+      : options_(std::move(options)),
+        spaces_(options_.proc_root, [this](const Mapping& mapping) { Want(mapping); }),
+        frames_(spaces_, options_.proc_root) {}
 
   void OnMmap(const engine::Mmap& event) override { spaces_.OnMmap(event); }
   void OnFork(const engine::Fork& event) override { spaces_.OnFork(event); }
@@ -80,19 +161,28 @@ class AggregatorImpl final : public Aggregator {
   void StopJob(engine::JobId job) override;
   void Exclude(engine::JobId job, uint64_t cgroup_id) override;
   std::vector<Window> CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) override;
+  void Poll(int64_t now_mono_ns) override;
+  size_t held(engine::JobId job) const override;
   JobStats stats(engine::JobId job) const override { return Valid(job) ? jobs_[job].stats : JobStats(); }
+  std::vector<Cut> cuts(engine::JobId job) const override;
   size_t memory_bytes() const override;
 
  private:
   static bool Valid(engine::JobId job) { return job >= 0 && static_cast<size_t>(job) < kMaxJobs; }
   bool HasRoom(int64_t now_ns);
-  std::optional<unwind::LeafRule> LeafRuleOf(Process& process, const engine::Sample& sample);
-  borescope_loss Checked(Process* process, const engine::Sample& sample);
+  void Want(const Mapping& mapping);
+  void WantMissing(Process& process, const engine::MissingFile& missing, int64_t now_ns);
+  bool Hold(const engine::Sample& sample, uint64_t wanted, const Process& process, std::shared_ptr<symbols::MappedFile> waits_for);
+  borescope_loss Unwind(const engine::RawStack& raw, ProcessCode& code);
+  void Release(Held& held, uint64_t jobs);
+  void DropHeld(uint64_t jobs, std::optional<uint64_t> cgroup_id);
+  void Charge(Process* process, const engine::Sample& sample, uint64_t wanted, borescope_loss reason);
   Hash128 HashOf(const Process* process, const engine::Sample& sample, borescope_loss reason) const;
   uint32_t Intern(Process* process, const engine::Sample& sample, borescope_loss reason);
   Stack Build(Process* process, const engine::Sample& sample, borescope_loss reason);
+  uint32_t PlaceOf(const Stack& stack);
   void Sweep();
-  void Report(const engine::Sample& sample, const Stack& stack);
+  void Report(const engine::Sample& sample, uint64_t wanted, const Stack& stack);
   profile::Profile BuildProfile(const JobOptions& options, const OpenWindow& window, const ProcessInfo* main, int64_t start,
                                 int64_t end);
 
@@ -106,11 +196,13 @@ class AggregatorImpl final : public Aggregator {
   std::unordered_map<Hash128, uint32_t, HashOfHash> index_;
   int64_t swept_ns_ = INT64_MIN;
 
-  // What an interrupted pc says of its frame, by (space, pc): asked for at every sample.
-  std::unordered_map<Hash128, unwind::LeafRule, HashOfHash> leaf_rules_;
+  std::vector<Place> places_;  // [0]: of those beyond kMaxPlaces
+  std::map<std::tuple<std::string, std::string, borescope_loss>, uint32_t> place_index_;  // by path, build id, reason
 
-  // Of the sample at hand: user pcs, leaf first, with the leaf's caller put in where the frame pointer did not show it.
-  std::vector<uint64_t> pcs_;
+  std::list<Held> held_;  // in the order of their coming
+  size_t held_bytes_ = 0;
+
+  std::vector<uint64_t> pcs_;  // of the sample at hand: user pcs, leaf first
   mutable std::vector<uint64_t> words_;
   std::vector<NamedFrame> named_;
 };
@@ -125,56 +217,114 @@ bool AggregatorImpl::HasRoom(int64_t now_ns) {
   return !full();
 }
 
-// None: it is new, and there is no room for its frame.
-std::optional<unwind::LeafRule> AggregatorImpl::LeafRuleOf(Process& process, const engine::Sample& sample) {
-  uint64_t pc = sample.user_pcs[0];
-  auto key = [&] { return Hash128{(pc * 0x9e3779b97f4a7c15u) ^ process.space->key, pc}; };
-  auto it = leaf_rules_.find(key());
-  if (it != leaf_rules_.end()) return it->second;
-  if (frames_.size() >= kMaxFrames && !HasRoom(sample.time_ns)) return std::nullopt;
-  unwind::LeafRule rule = frames_[frames_.Leaf(process, pc, sample.time_ns)].leaf;
-  if (leaf_rules_.size() >= options_.max_stacks) leaf_rules_.clear();
-  leaf_rules_[key()] = rule;  // looking the frame up may have given the space a new key
-  return rule;
+// Before the first sample needs it.
+void AggregatorImpl::Want(const Mapping& mapping) {
+  if (!options_.tables) return;
+  const symbols::MappedFile& file = *mapping.file;
+  unwind_file_key key = {};
+  if (mapping.path == "[vdso]") {
+    key.inode = UNWIND_VDSO_INODE;
+  } else {
+    key.inode = file.opened_id.inode;
+    key.size = file.bytes;
+    key.mtime_sec = file.mtime_sec;
+    key.device = file.opened_id.device_major << 20 | file.opened_id.device_minor;
+  }
+  options_.tables->Want(key, mapping.file);
 }
 
-// Fills pcs_; returns why the walk ended, as far as the interrupted function tells. LOSS_STACK_TABLE_FULL: there is no room to look.
-borescope_loss AggregatorImpl::Checked(Process* process, const engine::Sample& sample) {
-  pcs_.clear();
-  if (sample.user_pcs.empty()) return sample.end_reason;
-  if (!process) return LOSS_UNKNOWN_CODE;
-  pcs_.push_back(sample.user_pcs[0]);
-  using Kind = unwind::LeafRule::Kind;
-  auto known = LeafRuleOf(*process, sample);
-  if (!known) return LOSS_STACK_TABLE_FULL;
-  unwind::LeafRule rule = *known;
-  Kind kind = rule.kind;
-  if (kind == Kind::kDelta) {
-    bool own = sample.user_bp == sample.user_sp + rule.delta - 8;
-    kind = own ? Kind::kChain : rule.delta / 8 < sample.stack_top.size() ? Kind::kStack : Kind::kNone;
+void AggregatorImpl::WantMissing(Process& process, const engine::MissingFile& missing, int64_t now_ns) {
+  if (!options_.tables) return;
+  if (missing.key.inode == UNWIND_VDSO_INODE && missing.key.device == 0) {
+    options_.tables->Want(missing.key, spaces_.files().Vdso());
+    return;
   }
-  switch (kind) {
-    case Kind::kChain:
-      break;
-    case Kind::kBare:
-    case Kind::kStack:
-      if (rule.delta / 8 >= sample.stack_top.size()) return LOSS_STACK_UNREADABLE;
-      pcs_.push_back(sample.stack_top[rule.delta / 8]);
-      if (kind == Kind::kBare) {
-        auto from = spaces_.FindMapping(*process, pcs_[1] - 1, sample.time_ns), to = spaces_.FindMapping(*process, pcs_[0], sample.time_ns);
-        if (!from || !to || from->file != to->file) {
-          pcs_.pop_back();
-          return LOSS_NO_FRAME_POINTER;
-        }
+  symbols::FileId id{missing.key.device >> 20, missing.key.device & 0xfffff, missing.key.inode};
+  auto file = spaces_.FindFile(process, missing.start, missing.end, missing.file_offset, id, now_ns);
+  if (file->elf) options_.tables->Want(missing.key, file);
+}
+
+// False: there is no room.
+bool AggregatorImpl::Hold(const engine::Sample& sample, uint64_t wanted, const Process& process,
+                          std::shared_ptr<symbols::MappedFile> waits_for) {
+  size_t bytes = sizeof(Held) + sample.raw->stack.size() + (sample.kernel_pcs.size() + sample.user_pcs.size()) * sizeof(uint64_t);
+  if (held_bytes_ + bytes > kMaxHeldBytes) return false;
+  Held& held = held_.emplace_back();
+  held.sample = sample;
+  held.wanted = wanted;
+  held.process = process;
+  held.process.past = true;
+  held.waits_for = std::move(waits_for);
+  held.kernel.assign(sample.kernel_pcs.begin(), sample.kernel_pcs.end());
+  held.user.assign(sample.user_pcs.begin(), sample.user_pcs.end());
+  held.raw = *sample.raw;
+  held.stack.assign(sample.raw->stack.begin(), sample.raw->stack.end());
+  held.comm = sample.comm;
+  held.raw.stack = held.stack;
+  held.sample.kernel_pcs = held.kernel;
+  held.sample.user_pcs = held.user;
+  held.sample.raw = &held.raw;
+  held.sample.missing = nullptr;
+  held.sample.comm = held.comm;
+  held.bytes = bytes;
+  held_bytes_ += bytes;
+  return true;
+}
+
+// Fills pcs_. The kernel would have gone on where the recorded piece of stack ends: had it had the tables.
+borescope_loss AggregatorImpl::Unwind(const engine::RawStack& raw, ProcessCode& code) {
+  borescope_loss reason = unwind::UnwindRecorded(raw.regs, raw.start, raw.stack, code, &pcs_);
+  return reason == LOSS_STACK_UNREADABLE ? LOSS_TABLES_NOT_READY : reason;
+}
+
+// Charges a held sample to some of the jobs that want it, as far as its stack can be unwound now.
+void AggregatorImpl::Release(Held& held, uint64_t jobs) {
+  ProcessCode code(spaces_, options_.tables, held.process, held.sample.time_ns);
+  borescope_loss reason = Unwind(held.raw, code);
+  Charge(&held.process, held.sample, held.wanted & jobs, reason);
+  held.wanted &= ~jobs;
+}
+
+void AggregatorImpl::DropHeld(uint64_t jobs, std::optional<uint64_t> cgroup_id) {
+  std::erase_if(held_, [&](Held& held) {
+    if (!cgroup_id || held.sample.cgroup_id == *cgroup_id) held.wanted &= ~jobs;
+    if (held.wanted == 0) held_bytes_ -= held.bytes;
+    return held.wanted == 0;
+  });
+}
+
+void AggregatorImpl::Poll(int64_t now_mono_ns) {
+  if (options_.tables) options_.tables->Poll();
+  std::vector<std::pair<const symbols::MappedFile*, bool>> pending;  // each file is asked for once
+  auto is_pending = [&](const std::shared_ptr<symbols::MappedFile>& file) {
+    for (const auto& [known, answer] : pending) {
+      if (known == file.get()) return answer;
+    }
+    unwind::Tables::State state = unwind::Tables::State::kPending;
+    bool answer = !options_.tables->Get(file, &state) && state == unwind::Tables::State::kPending;
+    pending.emplace_back(file.get(), answer);
+    return answer;
+  };
+  std::erase_if(held_, [&](Held& held) {
+    bool last = held.sample.time_ns < now_mono_ns - kHoldNs;
+    if (!last && is_pending(held.waits_for)) return false;
+    if (!last) {  // its next frames may lie in a file that is pending too
+      ProcessCode code(spaces_, options_.tables, held.process, held.sample.time_ns);
+      Unwind(held.raw, code);
+      if (code.waits_for()) {
+        held.waits_for = code.waits_for();
+        return false;
       }
-      break;
-    case Kind::kUnreadable:
-      return LOSS_UNKNOWN_CODE;
-    default:
-      return LOSS_NO_FRAME_POINTER;
-  }
-  pcs_.insert(pcs_.end(), sample.user_pcs.begin() + 1, sample.user_pcs.end());
-  return sample.end_reason;
+    }
+    Release(held, held.wanted);
+    held_bytes_ -= held.bytes;
+    return true;
+  });
+}
+
+size_t AggregatorImpl::held(engine::JobId job) const {
+  if (!Valid(job)) return 0;
+  return static_cast<size_t>(std::count_if(held_.begin(), held_.end(), [&](const Held& h) { return h.wanted >> job & 1; }));
 }
 
 Hash128 AggregatorImpl::HashOf(const Process* process, const engine::Sample& sample, borescope_loss reason) const {
@@ -188,48 +338,46 @@ Hash128 AggregatorImpl::HashOf(const Process* process, const engine::Sample& sam
   return {h.low64, h.high64};
 }
 
-// Names the frames and keeps those whose caller is certain.
 Stack AggregatorImpl::Build(Process* process, const engine::Sample& sample, borescope_loss reason) {
   Stack stack;
   stack.reason = reason;
   for (size_t i = 0; i < sample.kernel_pcs.size(); ++i) {
     stack.frames.push_back(frames_.Kernel(sample.kernel_pcs[i], i == 0, sample.time_ns));
   }
-  if (!pcs_.empty()) {
-    uint32_t leaf = frames_.Leaf(*process, pcs_[0], sample.time_ns);
-    stack.frames.push_back(leaf);
-    stack.unsymbolized = frames_[leaf].function == kNoFunction;
-    if (frames_[leaf].thread_start) {
-      stack.reason = LOSS_NONE;
-      pcs_.resize(1);
-    }
-    uint32_t callee = leaf;
-    for (size_t i = 1; i < pcs_.size(); ++i) {
-      uint32_t index = pcs_[i] == 0 ? leaf : frames_.Caller(*process, pcs_[i], sample.time_ns);
-      const Frame& frame = frames_[index];
-      bool of_main = frames_[callee].main;
-      if (pcs_[i] == 0 || !frame.caller.follows_call) {
-        // what main returns to is libc's business; else the function before it does not keep the chain
-        stack.reason = of_main ? LOSS_NONE : !frame.caller.readable ? LOSS_UNKNOWN_CODE : LOSS_NO_FRAME_POINTER;
-        break;
-      }
-      stack.frames.push_back(index);
-      if (of_main || frame.caller.root || frame.thread_start || (frames_[callee].thread_body && !frame.caller.frame_pointer)) {
-        stack.reason = LOSS_NONE;
-        break;
-      }
-      if (!frame.caller.frame_pointer) {
-        bool whole = i + 1 == pcs_.size() && reason == LOSS_NONE && frame.caller.keeps_rbp;
-        stack.reason = whole ? LOSS_NONE : LOSS_NO_FRAME_POINTER;
-        break;
-      }
-      callee = index;
-    }
+  for (size_t i = 0; i < pcs_.size(); ++i) {
+    // A return address stands behind its call. A signal trampoline has not called anybody: its first instruction is what the handler
+    // returns to.
+    bool exact = i == 0 || (pcs_[i] & USER_FRAME_INTERRUPTED) || (i + 1 < pcs_.size() && (pcs_[i + 1] & USER_FRAME_INTERRUPTED));
+    uint32_t index = frames_.User(process, (pcs_[i] & kPcMask) - (exact ? 0 : 1), sample.time_ns);
+    if (i == 0) stack.unsymbolized = frames_[index].function == kNoFunction;
+    stack.frames.push_back(index);
   }
   if (stack.frames.empty() && stack.reason == LOSS_NONE) stack.reason = LOSS_NO_USER_REGS;
-  if (stack.reason != LOSS_NONE) stack.frames.push_back(frames_.Cut(stack.reason));
+  if (stack.reason != LOSS_NONE) {
+    stack.place = PlaceOf(stack);
+    stack.frames.push_back(frames_.Cut(stack.reason));
+  }
   stack.frames.shrink_to_fit();
   return stack;
+}
+
+uint32_t AggregatorImpl::PlaceOf(const Stack& stack) {
+  if (places_.empty()) places_.emplace_back();
+  Place place;
+  place.reason = stack.reason;
+  if (!stack.frames.empty() && frames_[stack.frames.back()].kind == Frame::Kind::kUser) {
+    const Frame& frame = frames_[stack.frames.back()];
+    place.function = frames_.Text(frame);
+    if (frame.mapping) place.path = frame.mapping->path;
+    if (frame.mapping && frame.mapping->file) place.build_id = HexEncode(frame.mapping->file->build_id);
+  }
+  std::tuple key{place.path, place.build_id, place.reason};
+  if (auto it = place_index_.find(key); it != place_index_.end()) return it->second;
+  if (places_.size() >= kMaxPlaces) return 0;
+  auto index = static_cast<uint32_t>(places_.size());
+  places_.push_back(std::move(place));
+  place_index_.emplace(std::move(key), index);
+  return index;
 }
 
 // UINT32_MAX: the table is full.
@@ -287,9 +435,21 @@ void AggregatorImpl::OnSample(const engine::Sample& sample) {
   }
   if (wanted == 0) return;
   Process* process = spaces_.Get(sample.tgid, sample.space, sample.cgroup_id, sample.time_ns, sample.comm);
-  borescope_loss reason = Checked(process, sample);
-  uint32_t id = reason == LOSS_STACK_TABLE_FULL ? UINT32_MAX : Intern(process, sample, reason);
-  if (id != UINT32_MAX && options_.on_sample) Report(sample, stacks_[id]);
+  if (process && sample.missing) WantMissing(*process, *sample.missing, sample.time_ns);
+  borescope_loss reason = sample.end_reason;
+  pcs_.assign(sample.user_pcs.begin(), sample.user_pcs.end());
+  if (process && sample.raw && reason == LOSS_TABLES_NOT_READY) {
+    ProcessCode code(spaces_, options_.tables, *process, sample.time_ns);
+    reason = Unwind(*sample.raw, code);
+    if (options_.tables && code.waits_for() && Hold(sample, wanted, *process, code.waits_for())) return;
+  }
+  Charge(process, sample, wanted, reason);
+}
+
+// The sample's user stack is pcs_.
+void AggregatorImpl::Charge(Process* process, const engine::Sample& sample, uint64_t wanted, borescope_loss reason) {
+  uint32_t id = Intern(process, sample, reason);
+  if (id != UINT32_MAX && options_.on_sample) Report(sample, wanted, stacks_[id]);
 
   for (uint64_t mask = wanted; mask != 0; mask &= mask - 1) {
     JobState& job = jobs_[__builtin_ctzll(mask)];
@@ -306,6 +466,9 @@ void AggregatorImpl::OnSample(const engine::Sample& sample) {
       job.stats.truncated += 1;
       job.stats.loss[stack.reason].count += 1;
       job.stats.loss[stack.reason].ns += sample.weight_ns;
+      Cell& cut = job.cuts[stack.place];
+      cut.count += 1;
+      cut.weight_ns += sample.weight_ns;
     }
     int64_t index = std::max(job.first_open, (sample.time_ns - job.options.start_mono_ns) / job.options.window_ns);
     uint64_t group = job.options.split_by_process ? static_cast<uint64_t>(sample.tgid) : sample.cgroup_id;
@@ -324,17 +487,21 @@ void AggregatorImpl::OnSample(const engine::Sample& sample) {
   }
 }
 
-void AggregatorImpl::Report(const engine::Sample& sample, const Stack& stack) {
+void AggregatorImpl::Report(const engine::Sample& sample, uint64_t wanted, const Stack& stack) {
   named_.clear();
   for (uint32_t index : stack.frames) {
     const Frame& frame = frames_[index];
     named_.push_back({frames_.Text(frame), frames_.Module(frame)});
   }
-  options_.on_sample({&sample, &named_, stack.reason});
+  engine::Sample shown = sample;
+  shown.user_pcs = pcs_;
+  shown.job_mask = wanted;
+  options_.on_sample({&shown, &named_, stack.reason});
 }
 
 void AggregatorImpl::StartJob(engine::JobId job, const JobOptions& options) {
   if (!Valid(job)) return;
+  DropHeld(uint64_t{1} << job, std::nullopt);
   JobState& state = jobs_[job];
   state = {};
   state.active = true;
@@ -345,15 +512,19 @@ void AggregatorImpl::StartJob(engine::JobId job, const JobOptions& options) {
 
 void AggregatorImpl::StopJob(engine::JobId job) {
   if (!Valid(job)) return;
+  DropHeld(uint64_t{1} << job, std::nullopt);
   jobs_[job] = {};
   if (std::any_of(jobs_.begin(), jobs_.end(), [](const JobState& j) { return j.active; })) return;
   // idle: give everything back
   std::vector<Stack>().swap(stacks_);
   std::vector<uint32_t>().swap(free_);
   index_ = {};
-  leaf_rules_ = {};
+  std::vector<Place>().swap(places_);
+  place_index_ = {};
+  std::list<Held>().swap(held_);
   frames_.Clear();
   spaces_.Clear();
+  if (options_.tables) options_.tables->Release();
   malloc_trim(0);
 }
 
@@ -361,6 +532,7 @@ void AggregatorImpl::Exclude(engine::JobId job, uint64_t cgroup_id) {
   if (!Valid(job)) return;
   JobState& state = jobs_[job];
   if (!state.excluded.insert(cgroup_id).second || state.options.split_by_process) return;
+  DropHeld(uint64_t{1} << job, cgroup_id);
   for (auto it = state.windows.begin(); it != state.windows.end();) {
     if (it->first.group != cgroup_id) {
       ++it;
@@ -376,6 +548,9 @@ void AggregatorImpl::Exclude(engine::JobId job, uint64_t cgroup_id) {
       state.stats.truncated -= count;
       state.stats.loss[stack.reason].count -= count;
       state.stats.loss[stack.reason].ns -= cell.weight_ns;
+      Cell& cut = state.cuts[stack.place];
+      cut.count -= cell.count;
+      cut.weight_ns -= cell.weight_ns;
     }
     it = state.windows.erase(it);
   }
@@ -386,6 +561,16 @@ std::vector<Window> AggregatorImpl::CloseWindows(engine::JobId job, int64_t up_t
   if (!Valid(job) || !jobs_[job].active) return closed;
   JobState& state = jobs_[job];
   const JobOptions& options = state.options;
+  // What waits for tables does not outlast its window.
+  std::erase_if(held_, [&](Held& held) {
+    uint64_t bit = uint64_t{1} << job;
+    if (!(held.wanted & bit)) return false;
+    int64_t index = std::max(state.first_open, (held.sample.time_ns - options.start_mono_ns) / options.window_ns);
+    if (!all && options.start_mono_ns + (index + 1) * options.window_ns > up_to_mono_ns) return false;
+    Release(held, bit);
+    if (held.wanted == 0) held_bytes_ -= held.bytes;
+    return held.wanted == 0;
+  });
   while (!state.windows.empty()) {
     auto it = state.windows.begin();
     int64_t start = options.start_mono_ns + it->first.index * options.window_ns, end = start + options.window_ns;
@@ -418,6 +603,20 @@ std::vector<Window> AggregatorImpl::CloseWindows(engine::JobId job, int64_t up_t
     state.first_open = std::max(state.first_open, whole);
   }
   return closed;
+}
+
+std::vector<Cut> AggregatorImpl::cuts(engine::JobId job) const {
+  std::vector<Cut> cuts;
+  if (!Valid(job)) return cuts;
+  for (const auto& [index, cell] : jobs_[job].cuts) {
+    if (cell.count <= 0) continue;
+    const Place& place = places_[index];
+    cuts.push_back({place.path, place.build_id, place.function, place.reason, static_cast<uint64_t>(cell.count), cell.weight_ns});
+  }
+  std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
+    return std::tie(b.samples, a.path, a.build_id, a.reason) < std::tie(a.samples, b.path, b.build_id, b.reason);
+  });
+  return cuts;
 }
 
 profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const OpenWindow& window, const ProcessInfo* main,
@@ -498,7 +697,7 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
 
 size_t AggregatorImpl::memory_bytes() const {
   constexpr size_t kNode = 64, kStackFrames = 128;
-  size_t bytes = stacks_.capacity() * sizeof(Stack) + index_.size() * (kNode + kStackFrames) + leaf_rules_.size() * kNode;
+  size_t bytes = stacks_.capacity() * sizeof(Stack) + index_.size() * (kNode + kStackFrames) + held_bytes_ + places_.size() * (sizeof(Place) + 4 * kNode);
   for (const JobState& job : jobs_) {
     for (const auto& [key, window] : job.windows) bytes += (window.stacks.size() + window.processes.size()) * kNode;
   }

@@ -13,11 +13,12 @@
 #include "common/base/result.h"
 #include "common/profile/profile.h"
 #include "sampler/engine/engine.h"
+#include "sampler/unwind/tables.h"
 
 namespace borescope::stacks {
 
 struct NamedFrame {
-  std::string name;      // demangled; "[truncated: no frame pointer]" for a cut; "app+0x1234" when no symbol covers it
+  std::string name;      // demangled; "[truncated: …]" for a cut; "app+0x1234" when no symbol covers it
   std::string location;  // "file:line" when known, else the mapping's base name
 };
 
@@ -25,7 +26,7 @@ struct NamedFrame {
 struct NamedSample {
   const engine::Sample* raw = nullptr;
   const std::vector<NamedFrame>* frames = nullptr;  // leaf first, kernel before user, the cut's frame last
-  borescope_loss end_reason = LOSS_NONE;            // after the user-space checks
+  borescope_loss end_reason = LOSS_NONE;            // LOSS_NONE: whole
 };
 
 struct JobStats {
@@ -33,6 +34,16 @@ struct JobStats {
   int64_t sampled_ns = 0;
   std::array<engine::Loss, LOSS_MAX> loss{};  // user space's part: truncated by reason, queue/table full
   uint64_t truncated = 0, unsymbolized = 0;
+};
+
+// Samples of a job whose stacks end too early in the same file for the same reason.
+struct Cut {
+  std::string path;          // of the mapping in which the outermost frame lies, "//anon" for code made at run time; "": no frame, or unknown
+  std::string build_id;      // hexadecimal, or empty
+  std::string function;      // an example of such a frame
+  borescope_loss reason = LOSS_NONE;
+  uint64_t samples = 0;
+  int64_t ns = 0;
 };
 
 struct JobOptions {
@@ -55,23 +66,35 @@ struct Window {
 
 struct Options {
   std::string proc_root = "/proc";
+  unwind::Tables* tables = nullptr;                   // unwind tables of what the targets map are asked for here; null: there are none
   size_t max_stacks = 1 << 17;                        // interned; beyond it: LOSS_STACK_TABLE_FULL
   std::function<void(const NamedSample&)> on_sample;  // may be empty
 };
 
-// Interns raw stacks by hash, checks each new one against the code (frame-pointer prologues, call sites), names it once while the
-// process lives or from what the side-band told of it, and adds up weights per (job, container, window).
+// Interns stacks by hash, names each new one once while the process lives or from what the side-band told of it, and adds up weights
+// per (job, container, window). A sample that came before the unwind tables of its code is kept with its registers and stack until they
+// are there (at most kHoldNs, kMaxHeldBytes, and until its window closes), then unwound here.
 // One owner thread: the engine's.
 class Aggregator : public engine::Observer {
  public:
+  static constexpr int64_t kHoldNs = 5'000'000'000;
+  static constexpr size_t kMaxHeldBytes = 4 << 20;
+
   static std::unique_ptr<Aggregator> Create(Options options);
+  // Of a job that was started before: begins it anew, without what it had.
   virtual void StartJob(engine::JobId job, const JobOptions& options) = 0;
   virtual void StopJob(engine::JobId job) = 0;
   // Samples of this cgroup are not the job's (containerNames): dropped, and not counted; those of open windows are taken back.
   virtual void Exclude(engine::JobId job, uint64_t cgroup_id) = 0;
   // All windows that ended at or before up_to (their samples have been drained); with `all`, the open ones too, cut at up_to.
   virtual std::vector<Window> CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) = 0;
+  // Takes the tables that have become ready and unwinds what waited for them. Call it after each drain and when the tables wake.
+  virtual void Poll(int64_t now_mono_ns) = 0;
+  // How many samples of the job wait for tables.
+  virtual size_t held(engine::JobId job) const = 0;
   virtual JobStats stats(engine::JobId job) const = 0;
+  // Where the stacks end that are not whole; the most samples first.
+  virtual std::vector<Cut> cuts(engine::JobId job) const = 0;
   virtual size_t memory_bytes() const = 0;
 };
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sampler/stacks/frames.h"
 
-#include <sys/uio.h>
-
-#include <algorithm>
 #include <cstdio>
 
 #include "common/base/log.h"
@@ -14,35 +11,13 @@ namespace borescope::stacks {
 namespace {
 
 // Scopes that are not the id of a mapping or space.
-constexpr uint64_t kKernelScope = UINT64_MAX, kCutScope = UINT64_MAX - 1;
-constexpr uint64_t kLeafBit = uint64_t{1} << 63;  // of a scope: leaves and callers at one address are looked up differently
+constexpr uint64_t kKernelScope = UINT64_MAX, kCutScope = UINT64_MAX - 1, kNoScope = UINT64_MAX - 2;
 constexpr int64_t kReloadNs = 60'000'000'000;
 constexpr size_t kMaxSystemName = 1024;
-
-class ProcessMemory final : public unwind::MemoryReader {
- public:
-  explicit ProcessMemory(pid_t pid) : pid_(pid) {}
-  bool Read(uint64_t address, void* into, size_t n) const override {
-    iovec local{into, n}, remote{reinterpret_cast<void*>(address), n};
-    return process_vm_readv(pid_, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(n);
-  }
-
- private:
-  pid_t pid_;
-};
 
 std::string BaseName(std::string_view path) {
   if (path == "//anon" || path.empty()) return "[anonymous]";
   return std::string(path.substr(path.rfind('/') + 1));
-}
-
-// Functions that start a process or a thread: nothing above them is part of a stack.
-bool StartsThread(std::string_view symbol) {
-  static constexpr std::string_view kNames[] = {
-      "_start",  "start_thread", "clone",   "__clone", "clone3", "__clone3", "__libc_start_call_main", "__libc_start_main",
-      "__libc_start_main_impl", "thread_start", "_start_c",
-  };
-  return std::find(std::begin(kNames), std::end(kNames), symbol) != std::end(kNames);
 }
 
 }  // namespace
@@ -63,57 +38,31 @@ uint32_t Frames::AddFunction(std::string_view symbol, std::string_view module) {
   return it->second;
 }
 
-uint32_t Frames::User(Process& process, uint64_t pc, bool leaf, int64_t now_ns) {
-  uint64_t address = leaf ? pc : pc - 1;
-  auto mapping = spaces_.FindMapping(process, address, now_ns);
-  Key key{(mapping ? mapping->id : process.space->key) | (leaf ? kLeafBit : 0), address};
+uint32_t Frames::User(Process* process, uint64_t address, int64_t now_ns) {
+  auto mapping = process ? spaces_.FindMapping(*process, address, now_ns) : nullptr;
+  Key key{mapping ? mapping->id : process ? process->space->key : kNoScope, address};
   if (auto it = index_.find(key); it != index_.end()) return it->second;
 
   Frame frame;
   frame.mapping = mapping;
   frame.address = frame.linked = address;
-  if (!mapping) {
-    frame.leaf.kind = unwind::LeafRule::Kind::kUnreadable;
-    frame.caller.readable = false;
-    return Add(key, std::move(frame));
-  }
+  if (!mapping) return Add(key, std::move(frame));
 
-  ProcessMemory memory(process.tgid);
-  unwind::Place place;
   std::string symbol;
   symbols::ElfFile* elf = mapping->elf();
   if (elf) {
     auto linked = elf->OffsetToVaddr(address - mapping->start + mapping->offset);
     if (!linked) return Add(key, std::move(frame));
     frame.linked = *linked;
-    place.elf = elf;
-    if (auto found = elf->FindSymbol(*linked)) {
-      symbol = std::move(found->name);
-      place.function_start = found->start;
-    }
-  } else {
-    place.memory = &memory;
-    if (auto found = spaces_.FindJit(process, address, now_ns)) {
-      symbol = found->name;
-      place.function_start = found->start;
-      if (auto* again = process.space->Find(address)) {  // reading on in the perf map gave the mapping a new id
-        mapping = frame.mapping = *again;
-        key.scope = mapping->id | (leaf ? kLeafBit : 0);
-      }
+    if (auto found = elf->FindSymbol(*linked)) symbol = std::move(found->name);
+  } else if (auto found = spaces_.FindJit(*process, address, now_ns)) {
+    symbol = found->name;
+    if (auto* again = process->space->Find(address)) {  // reading on in the perf map gave the mapping a new id
+      mapping = frame.mapping = *again;
+      key.scope = mapping->id;
     }
   }
-  place.pc = leaf ? frame.linked : frame.linked + 1;
-  if (leaf) {
-    frame.leaf = unwind::CheckLeaf(place);
-  } else {
-    frame.caller = unwind::CheckCaller(place);
-  }
-  if (!symbol.empty()) {
-    frame.function = AddFunction(symbol, BaseName(mapping->path));
-    frame.main = symbol == "main";
-    frame.thread_start = StartsThread(symbol);
-    frame.thread_body = symbol.starts_with("_ZNSt6thread11_State_impl") && symbol.ends_with("6_M_runEv");
-  }
+  if (!symbol.empty()) frame.function = AddFunction(symbol, BaseName(mapping->path));
   if (elf) spaces_.files().Touch(mapping->file);
   return Add(key, std::move(frame));
 }

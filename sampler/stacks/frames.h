@@ -11,7 +11,6 @@
 #include "bpf/abi/loss.h"
 #include "sampler/stacks/spaces.h"
 #include "sampler/symbols/kallsyms.h"
-#include "sampler/unwind/frame_check.h"
 
 namespace borescope::stacks {
 
@@ -22,7 +21,7 @@ struct FunctionName {
   std::string module;  // base name of the mapping, "[kernel.kallsyms]", "[nf_tables]"
 };
 
-// One program counter of one mapping, named and checked once.
+// One program counter of one mapping, named once.
 struct Frame {
   enum class Kind : uint8_t { kUser, kKernel, kCut };
   Kind kind = Kind::kUser;
@@ -30,21 +29,16 @@ struct Frame {
   uint64_t address = 0;                    // kUser: the instruction, for callers one byte before the return address. kKernel: from _stext
   uint64_t linked = 0;                     // address in the file
   uint32_t function = kNoFunction;
-  bool main = false;           // the program's main
-  bool thread_body = false;    // std::thread's body: what calls it is the start of a thread
-  bool thread_start = false;   // known to be called by nobody: start_thread, _start …
-  unwind::LeafRule leaf;       // of an interrupted pc
-  unwind::CallerRule caller;   // of a return address
 };
 
-// Names and verdicts of program counters, by mapping: looked up in files only at first sight.
+// Names of program counters, by mapping: looked up in files only at first sight.
 class Frames {
  public:
   Frames(Spaces& spaces, std::string proc_root) : spaces_(spaces), proc_root_(std::move(proc_root)) {}
 
   // Indices stay valid until Sweep.
-  uint32_t Leaf(Process& process, uint64_t pc, int64_t now_ns) { return User(process, pc, true, now_ns); }
-  uint32_t Caller(Process& process, uint64_t pc, int64_t now_ns) { return User(process, pc, false, now_ns); }
+  // The instruction at `address`: an interrupted one, or a byte of the call before a return address. process null: none is known.
+  uint32_t User(Process* process, uint64_t address, int64_t now_ns);
   uint32_t Kernel(uint64_t pc, bool leaf, int64_t now_ns);
   uint32_t Cut(borescope_loss reason);
 
@@ -74,7 +68,6 @@ class Frames {
     }
   };
 
-  uint32_t User(Process& process, uint64_t pc, bool leaf, int64_t now_ns);
   uint32_t Add(const Key& key, Frame frame);
   uint32_t AddFunction(std::string_view symbol, std::string_view module);
 

@@ -47,7 +47,8 @@ const std::shared_ptr<const Mapping>* Space::Find(uint64_t address) const {
   return address < it->second->end ? &it->second : nullptr;
 }
 
-Spaces::Spaces(std::string proc_root) : proc_root_(std::move(proc_root)), files_(proc_root_, kMaxFiles, kMaxTableBytes) {}
+Spaces::Spaces(std::string proc_root, std::function<void(const Mapping&)> on_file)
+    : proc_root_(std::move(proc_root)), on_file_(std::move(on_file)), files_(proc_root_, kMaxFiles, kMaxTableBytes) {}
 
 Process* Spaces::Add(pid_t tgid, uint64_t slot, uint64_t cgroup_id, std::string_view comm) {
   if (processes_.size() >= kMaxProcesses && !processes_.contains(tgid)) {
@@ -195,6 +196,7 @@ void Spaces::OnMmap(const engine::Mmap& event) {
     request.build_id = event.build_id;
     mapping.file = files_.Get(request);
   }
+  if (mapping.elf() && on_file_) on_file_(mapping);
   Insert(process, std::move(mapping));
 }
 
@@ -269,7 +271,7 @@ Process* Spaces::Get(pid_t tgid, uint64_t slot, uint64_t cgroup_id, int64_t now_
 
 std::shared_ptr<const Mapping> Spaces::FindMapping(Process& process, uint64_t address, int64_t now_ns) {
   if (auto* found = process.space->Find(address)) return *found;
-  if (process.space->maps_ns != INT64_MIN && now_ns < process.space->maps_ns + kRereadNs) {
+  if (process.past || (process.space->maps_ns != INT64_MIN && now_ns < process.space->maps_ns + kRereadNs)) {
     process.space->gaps = true;
     return nullptr;
   }
@@ -277,6 +279,18 @@ std::shared_ptr<const Mapping> Spaces::FindMapping(Process& process, uint64_t ad
   if (auto* found = process.space->Find(address)) return *found;
   process.space->gaps = true;
   return nullptr;
+}
+
+std::shared_ptr<symbols::MappedFile> Spaces::FindFile(Process& process, uint64_t start, uint64_t end, uint64_t offset,
+                                                      const symbols::FileId& id, int64_t now_ns) {
+  auto mapping = FindMapping(process, start, now_ns);
+  if (mapping && mapping->elf() && mapping->start - mapping->offset == start - offset) return mapping->file;
+  symbols::FileRequest request;
+  request.pid = process.tgid;
+  request.start = start;
+  request.end = end;
+  request.id = id;
+  return files_.Get(request);
 }
 
 std::optional<symbols::PerfMap::Found> Spaces::FindJit(Process& process, uint64_t address, int64_t now_ns) {

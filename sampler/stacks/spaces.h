@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -75,6 +76,7 @@ struct Process {
   uint64_t cgroup_id = 0;
   std::shared_ptr<Space> space;
   std::shared_ptr<ProcessInfo> info;
+  bool past = false;  // a copy of what it was at some time: /proc is not asked for what is missing
 };
 
 // Which process has which address space, from the side-band of the kernel and, for processes that ran before, from /proc. A process
@@ -87,7 +89,8 @@ class Spaces {
   static constexpr int64_t kKeepNs = 5'000'000'000;    // an ended process
   static constexpr int64_t kRereadNs = 1'000'000'000;  // pause between two looks at the same file of /proc
 
-  explicit Spaces(std::string proc_root);
+  // on_file: told of each mapping of a file that could be opened, and of the vDSO.
+  explicit Spaces(std::string proc_root, std::function<void(const Mapping&)> on_file = {});
 
   void OnMmap(const engine::Mmap& event);
   void OnFork(const engine::Fork& event);
@@ -99,6 +102,9 @@ class Spaces {
   Process* Get(pid_t tgid, uint64_t slot, uint64_t cgroup_id, int64_t now_ns, std::string_view comm);
   // The mapping at an address, or null. Reads /proc/PID/maps again when there is none, at most once in kRereadNs.
   std::shared_ptr<const Mapping> FindMapping(Process& process, uint64_t address, int64_t now_ns);
+  // The file of a mapping that the kernel told with a sample, by `id` when no event told of it. Never null.
+  std::shared_ptr<symbols::MappedFile> FindFile(Process& process, uint64_t start, uint64_t end, uint64_t offset, const symbols::FileId& id,
+                                                int64_t now_ns);
   // The name a runtime gave its code; valid until the next call. Reads on in the perf map when it grew, at most once in kRereadNs.
   std::optional<symbols::PerfMap::Found> FindJit(Process& process, uint64_t address, int64_t now_ns);
 
@@ -118,6 +124,7 @@ class Spaces {
   std::vector<pid_t> Relatives(const Process& process) const;
 
   std::string proc_root_;
+  std::function<void(const Mapping&)> on_file_;
   symbols::FileCache files_;
   size_t jit_bytes_ = 0;  // outlives the spaces, which count in it
   std::unordered_map<pid_t, Process> processes_;

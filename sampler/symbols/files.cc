@@ -118,6 +118,9 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
       return false;
     }
     file.elf = *std::move(elf);
+    file.opened_id = IdOf(st);
+    file.bytes = static_cast<uint64_t>(st.st_size);
+    file.mtime_sec = st.st_mtim.tv_sec;
     if (file.build_id.empty()) file.build_id = file.elf->build_id();
     problem.clear();
     return true;

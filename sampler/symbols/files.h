@@ -31,6 +31,10 @@ struct MappedFile {
   std::string build_id;        // raw bytes
   std::unique_ptr<ElfFile> elf;  // null: could not be opened, or is no ELF file
   std::string problem;         // why elf is null
+  // What the file system said when it was opened. A container's overlay has other numbers than the layer that the kernel has mapped.
+  FileId opened_id;
+  uint64_t bytes = 0;
+  int64_t mtime_sec = 0;
 };
 
 // Where to look for a file that pid has mapped.

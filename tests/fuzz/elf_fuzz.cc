@@ -9,11 +9,10 @@
 #include "sampler/symbols/eh_frame.h"
 #include "sampler/symbols/elf_file.h"
 #include "sampler/symbols/go_table.h"
-#include "sampler/unwind/frame_check.h"
 
 using namespace borescope;
 
-// An executable file of a tenant: headers, notes, symbols, frame information, Go's table, and the checks of code.
+// An executable file of a tenant: headers, notes, symbols, frame information, Go's table.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto elf = symbols::ElfFile::Parse(symbols::MemorySource(std::string(reinterpret_cast<const char*>(data), size)));
   if (!elf.ok()) return 0;
@@ -26,11 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (*vaddr < symbol->start || *vaddr >= symbol->end) std::abort();
       if (symbols::DisplayName(symbol->name).size() > 256) std::abort();
     }
-    unwind::Place place;
-    place.elf = &file;
-    place.pc = *vaddr;
-    unwind::CheckLeaf(place);
-    unwind::CheckCaller(place);
+    file.eh_frame();
+    file.go_table();
+    file.main_address();
   }
   if (symbols::LanguageName(file.language()).empty() || file.memory_bytes() < sizeof(file)) std::abort();
   file.DropTables();

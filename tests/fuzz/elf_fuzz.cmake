@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-borescope_fuzzer(elf SOURCES elf_fuzz.cc PRIVATE borescope::sampler_symbols borescope::sampler_unwind)
+borescope_fuzzer(elf SOURCES elf_fuzz.cc PRIVATE borescope::sampler_symbols)

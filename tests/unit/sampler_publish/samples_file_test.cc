@@ -23,13 +23,13 @@ TEST(SamplesFile, WritesOneJsonObjectALine) {
     raw.weight_ns = 1001;
     std::vector<stacks::NamedFrame> frames = {{"a<\"b\">", "x"}, {"main", "y"}};
     (*file)->Write({.raw = &raw, .frames = &frames, .end_reason = LOSS_NONE}, "shop/s");
-    (*file)->Write({.raw = &raw, .frames = &frames, .end_reason = LOSS_NO_FRAME_POINTER}, "t");
+    (*file)->Write({.raw = &raw, .frames = &frames, .end_reason = LOSS_NO_UNWIND_INFO}, "t");
   }
   auto text = ReadFile(path);
   ASSERT_TRUE(text.ok());
   EXPECT_EQ(*text,
             "{\"time_ns\":12,\"tid\":4,\"tgid\":3,\"session\":\"shop/s\",\"weight_ns\":1001,\"frames\":[\"a<\\\"b\\\">\",\"main\"],\"end\":\"none\"}\n"
-            "{\"time_ns\":12,\"tid\":4,\"tgid\":3,\"session\":\"t\",\"weight_ns\":1001,\"frames\":[\"a<\\\"b\\\">\",\"main\"],\"end\":\"no_frame_pointer\"}\n");
+            "{\"time_ns\":12,\"tid\":4,\"tgid\":3,\"session\":\"t\",\"weight_ns\":1001,\"frames\":[\"a<\\\"b\\\">\",\"main\"],\"end\":\"no_unwind_info\"}\n");
   std::filesystem::remove(path);
 }
 

@@ -4,14 +4,19 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "bpf/abi/record.h"
 #include "common/base/fd.h"
 #include "sampler/symbols/proc_maps.h"
 
@@ -20,45 +25,90 @@ namespace {
 
 constexpr pid_t kGone = 0x3fffffff;  // no process has this number
 
-struct Walked {
-  std::vector<uint64_t> pcs;
-  uint64_t sp, bp;
-};
+// Code of ours with names; never called.
+extern "C" __attribute__((noinline, used)) int borescope_test_inner(int x) {
+  for (int i = 0; i < x; ++i) asm volatile("nop; nop; nop; nop; nop; nop; nop; nop");
+  return x + 1;
+}
+extern "C" __attribute__((noinline, used)) int borescope_test_outer(int x) {
+  for (int i = 0; i < x; ++i) asm volatile("nop; nop; nop; nop; nop; nop; nop; nop");
+  return x + 2;
+}
+const auto kInner = reinterpret_cast<uint64_t>(&borescope_test_inner), kOuter = reinterpret_cast<uint64_t>(&borescope_test_outer);
 
-__attribute__((noinline)) Walked WalkHere() {
-  Walked w;
-  auto* frame = static_cast<uint64_t*>(__builtin_frame_address(0));
-  w.pcs.push_back(reinterpret_cast<uint64_t>(&&here));
-here:
-  w.bp = reinterpret_cast<uint64_t>(frame);
-  w.sp = w.bp - 64;
-  while (frame && w.pcs.size() < 100) {
-    w.pcs.push_back(frame[1]);
-    auto* next = reinterpret_cast<uint64_t*>(frame[0]);
-    if (next <= frame || next > frame + (1 << 17)) break;
-    frame = next;
+// Our own mapping at an address.
+symbols::MapsLine MapOf(uint64_t address) {
+  for (auto& m : symbols::ParseMaps(*ReadFile("/proc/self/maps"), 1000)) {
+    if (address >= m.start && address < m.end) return m;
   }
-  return w;
+  return {};
 }
 
-extern "C" __attribute__((noinline)) void borescope_test_inner(Walked* w) {
-  *w = WalkHere();
-  asm volatile("" ::: "memory");
-}
-extern "C" __attribute__((noinline)) void borescope_test_outer(Walked* w) {
-  borescope_test_inner(w);
-  asm volatile("" ::: "memory");
-}
+// Tables that are there when the test says so: of our own program, inner is called by outer, and nobody calls outer.
+class FakeTables final : public unwind::Tables {
+ public:
+  FakeTables() {
+    symbols::MapsLine map = MapOf(kInner);
+    auto offset = [&](uint64_t address) { return address - map.start + map.offset; };
+    table_ = std::make_shared<unwind::CompiledTable>();
+    unwind_rule frame = {}, end = {};
+    frame.kind = UNWIND_RULE_FRAME;
+    frame.cfa_reg = UNWIND_SP;
+    frame.cfa_offset = 16;
+    frame.ra_offset = -8;
+    end.kind = UNWIND_RULE_END;
+    table_->rules = {unwind_rule(), frame, end};
+    std::vector<std::pair<uint64_t, uint32_t>> rows{{offset(kInner), 1}, {offset(kInner) + 8, 0}, {offset(kOuter), 2}, {offset(kOuter) + 8, 0}};
+    std::sort(rows.begin(), rows.end());
+    uint64_t first = rows.front().first >> UNWIND_PAGE_BITS, last = rows.back().first >> UNWIND_PAGE_BITS;
+    table_->first_page = static_cast<uint32_t>(first);
+    uint32_t in_force = 0;
+    for (uint64_t page = first; page <= last; ++page) {
+      table_->page_rows.push_back(static_cast<uint32_t>(table_->rows.size()));
+      table_->rows.push_back(UNWIND_ROW(0, in_force));
+      for (auto [at, rule] : rows) {
+        if (at >> UNWIND_PAGE_BITS != page) continue;
+        in_force = rule;
+        if ((at & 0xffff) == 0) table_->rows.pop_back();
+        table_->rows.push_back(UNWIND_ROW(at & 0xffff, rule));
+      }
+    }
+    table_->page_rows.push_back(static_cast<uint32_t>(table_->rows.size()));
+  }
+  State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) override {
+    wanted.emplace_back(key, file->path);
+    return State::kPending;
+  }
+  std::shared_ptr<const unwind::CompiledTable> Get(const std::shared_ptr<symbols::MappedFile>&, State* state) override {
+    *state = this->state;
+    return this->state == State::kReady ? table_ : nullptr;
+  }
+  size_t Poll() override { return 0; }
+  int wake_fd() const override { return -1; }
+  void Release() override { ++released; }
+  Stats stats() const override { return {}; }
+  std::vector<FileInfo> files() const override { return {}; }
+
+  State state = State::kPending;
+  std::vector<std::pair<unwind_file_key, std::string>> wanted;
+  int released = 0;
+
+ private:
+  std::shared_ptr<unwind::CompiledTable> table_;
+};
 
 class AggregatorTest : public ::testing::Test {
  protected:
   void Start(size_t max_stacks = 1000, bool split = false) {
     Options options;
     options.max_stacks = max_stacks;
+    options.tables = &tables_;
     options.on_sample = [this](const NamedSample& s) {
       names_.clear();
       for (const auto& f : *s.frames) names_.push_back(f.name);
       reason_ = s.end_reason;
+      jobs_ = s.raw->job_mask;
+      ++reported_;
     };
     aggregator_ = Aggregator::Create(options);
     JobOptions job;
@@ -84,29 +134,219 @@ class AggregatorTest : public ::testing::Test {
     return s;
   }
 
+  // A sample in borescope_test_inner that came before the table.
+  engine::Sample MakeRaw(int64_t time, size_t stack_bytes = 256) {
+    auto sample = Make(time, {kInner + 1});
+    sample.end_reason = LOSS_TABLES_NOT_READY;
+    stack_.assign(std::max<size_t>(stack_bytes / 8, 3), 0);
+    raw_.regs = {};
+    raw_.regs.pc = kInner + 1;
+    raw_.regs.r[UNWIND_SP] = raw_.start = 0x7ffc00000000;
+    stack_[1] = kOuter + 5;
+    raw_.stack = std::as_bytes(std::span(stack_).first(stack_bytes / 8));
+    sample.raw = &raw_;
+    return sample;
+  }
+
+  FakeTables tables_;
+  std::vector<uint64_t> stack_;
+  engine::RawStack raw_ = {};
+  uint64_t jobs_ = 0;
+  int reported_ = 0;
   std::vector<std::unique_ptr<std::vector<uint64_t>>> kept_;  // what samples point to
   std::unique_ptr<Aggregator> aggregator_;
   std::vector<std::string> names_;
   borescope_loss reason_ = LOSS_NONE;
 };
 
-TEST_F(AggregatorTest, NamesOurOwnStackUpToMain) {
+TEST_F(AggregatorTest, NamesLeavesAndCallers) {
   Start();
-  Walked w;
-  borescope_test_outer(&w);
-  engine::Sample s = Make(1010, w.pcs);
-  s.user_sp = w.sp;
-  s.user_bp = w.bp;
-  s.end_reason = LOSS_BAD_FRAME_POINTER;  // what lies behind main
-  aggregator_->OnSample(s);
-  ASSERT_GE(names_.size(), 3u);
-  EXPECT_EQ(names_[0], "borescope::stacks::(anonymous namespace)::WalkHere");
-  EXPECT_EQ(names_[1], "borescope_test_inner");
-  EXPECT_EQ(names_[2], "borescope_test_outer");
-  EXPECT_NE(names_.back(), "");
+  // A return address may be the first byte behind its function; what a signal interrupted, and the trampoline below it, are at their pc.
+  aggregator_->OnSample(Make(1010, {kInner, kOuter + 1, kInner + 1}));
+  EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "borescope_test_outer", "borescope_test_inner"}));
+  aggregator_->OnSample(Make(1010, {kInner, kOuter}));
+  EXPECT_EQ(names_[0], "borescope_test_inner");
+  EXPECT_NE(names_[1], "borescope_test_outer");
+  aggregator_->OnSample(Make(1010, {kInner, kOuter, kInner | USER_FRAME_INTERRUPTED, kOuter}));
+  ASSERT_EQ(names_.size(), 4u);
+  EXPECT_EQ(names_[1], "borescope_test_outer");
+  EXPECT_EQ(names_[2], "borescope_test_inner");
+  EXPECT_NE(names_[3], "borescope_test_outer");
   JobStats stats = aggregator_->stats(3);
-  EXPECT_EQ(stats.collected, 1u);
+  EXPECT_EQ(stats.collected, 3u);
   EXPECT_EQ(stats.unsymbolized, 0u);
+  EXPECT_EQ(stats.truncated, 0u);
+}
+
+TEST_F(AggregatorTest, FilesAreAskedForBeforeTheirFirstSample) {
+  Start();
+  aggregator_->OnFound({1000, getpid(), 1, 7, "me"});
+  symbols::MapsLine map = MapOf(kInner);
+  struct stat st;
+  ASSERT_EQ(stat(map.path.c_str(), &st), 0);
+  auto it = std::find_if(tables_.wanted.begin(), tables_.wanted.end(), [&](const auto& w) { return w.second == map.path; });
+  ASSERT_NE(it, tables_.wanted.end());
+  EXPECT_EQ(it->first.inode, st.st_ino);
+  EXPECT_EQ(it->first.size, static_cast<uint64_t>(st.st_size));
+  EXPECT_EQ(it->first.mtime_sec, st.st_mtim.tv_sec);
+  EXPECT_EQ(it->first.device, major(st.st_dev) << 20 | minor(st.st_dev));
+  it = std::find_if(tables_.wanted.begin(), tables_.wanted.end(), [&](const auto& w) { return w.second == "[vdso]"; });
+  ASSERT_NE(it, tables_.wanted.end());
+  EXPECT_EQ(it->first.inode, static_cast<uint64_t>(UNWIND_VDSO_INODE));
+  EXPECT_EQ(it->first.size, 0u);
+
+  // The kernel knows it by another name (an overlay's layer): the very file, under that name.
+  tables_.wanted.clear();
+  engine::MissingFile missing = {};
+  missing.key.inode = 4711;
+  missing.key.size = 5;
+  missing.start = map.start;
+  missing.end = map.end;
+  missing.file_offset = map.offset;
+  auto s = Make(1010, {kInner});
+  s.end_reason = LOSS_TABLES_NOT_READY;
+  s.missing = &missing;
+  aggregator_->OnSample(s);
+  ASSERT_EQ(tables_.wanted.size(), 1u);
+  EXPECT_EQ(tables_.wanted[0].first.inode, 4711u);
+  EXPECT_EQ(tables_.wanted[0].second, map.path);
+  EXPECT_EQ(names_.back(), "[truncated: tables not ready]");  // no registers came with it: nothing to wait for
+}
+
+TEST_F(AggregatorTest, SamplesWaitForTheirTables) {
+  Start();
+  aggregator_->OnSample(MakeRaw(1010));
+  EXPECT_EQ(aggregator_->held(3), 1u);
+  EXPECT_EQ(aggregator_->stats(3).collected, 0u);
+  aggregator_->Poll(1020);
+  EXPECT_EQ(aggregator_->held(3), 1u);
+  // What was mapped since is no matter of this sample's.
+  engine::Mmap other;
+  other.time_ns = 1015;
+  other.tgid = getpid();
+  other.start = kInner & ~0xfffull;
+  other.length = 0x1000;
+  other.path = "//anon";
+  aggregator_->OnMmap(other);
+  tables_.state = unwind::Tables::State::kReady;
+  aggregator_->Poll(1030);
+  EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "borescope_test_outer"}));
+  EXPECT_EQ(reason_, LOSS_NONE);
+  EXPECT_EQ(jobs_, 1u << 3);
+  EXPECT_EQ(aggregator_->held(3), 0u);
+  EXPECT_EQ(aggregator_->stats(3).collected, 1u);
+  EXPECT_EQ(aggregator_->stats(3).sampled_ns, 10);
+  EXPECT_EQ(aggregator_->stats(3).truncated, 0u);
+  EXPECT_EQ(aggregator_->CloseWindows(3, 1100, false)[0].profile.Total(0), 1);
+}
+
+TEST_F(AggregatorTest, ATableThatIsThereAlreadyIsUsedAtOnce) {
+  Start();
+  tables_.state = unwind::Tables::State::kReady;
+  aggregator_->OnSample(MakeRaw(1010));
+  EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "borescope_test_outer"}));
+  // A recorded piece that is too short: with tables the kernel would have gone on.
+  aggregator_->OnSample(MakeRaw(1011, 8));
+  EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "[truncated: tables not ready]"}));
+  // Frames from the kernel are used as they are, whatever else the sample carries.
+  auto s = MakeRaw(1012);
+  s.end_reason = LOSS_NONE;
+  aggregator_->OnSample(s);
+  EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner"}));
+}
+
+TEST_F(AggregatorTest, NoSampleWaitsForEver) {
+  Start();
+  // Five seconds.
+  aggregator_->OnSample(MakeRaw(1010));
+  aggregator_->Poll(1010 + Aggregator::kHoldNs);
+  EXPECT_EQ(reported_, 0);
+  aggregator_->Poll(1011 + Aggregator::kHoldNs);
+  EXPECT_EQ(reported_, 1);
+  EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "[truncated: tables not ready]"}));
+  EXPECT_EQ(aggregator_->stats(3).loss[LOSS_TABLES_NOT_READY].count, 1u);
+  // The window's end, for the job whose window it is.
+  JobOptions options;
+  options.start_mono_ns = 1000;
+  options.window_ns = 10'000;
+  aggregator_->StartJob(4, options);
+  auto s = MakeRaw(1110);
+  s.job_mask = 1 << 3 | 1 << 4;
+  aggregator_->OnSample(s);
+  auto closed = aggregator_->CloseWindows(3, 1200, false);
+  EXPECT_EQ(jobs_, 1u << 3);
+  EXPECT_EQ(aggregator_->held(3), 0u);
+  EXPECT_EQ(aggregator_->held(4), 1u);
+  EXPECT_EQ(closed.back().start_mono_ns, 1100);
+  EXPECT_EQ(closed.back().profile.Total(0), 1);
+  tables_.state = unwind::Tables::State::kReady;
+  aggregator_->Poll(1300);
+  EXPECT_EQ(reason_, LOSS_NONE);
+  EXPECT_EQ(aggregator_->stats(4).truncated, 0u);
+  EXPECT_EQ(aggregator_->stats(4).collected, 1u);
+  EXPECT_EQ(aggregator_->stats(3).truncated, 2u);
+  // Room.
+  tables_.state = unwind::Tables::State::kPending;
+  constexpr size_t kBytes = 64 << 10;
+  size_t most = Aggregator::kMaxHeldBytes / kBytes;
+  for (size_t i = 0; i < most + 8; ++i) aggregator_->OnSample(MakeRaw(1301, kBytes));
+  EXPECT_LE(aggregator_->held(3), most);
+  EXPECT_GE(aggregator_->held(3), most - 8);
+  EXPECT_EQ(aggregator_->held(3) + aggregator_->stats(3).loss[LOSS_TABLES_NOT_READY].count, most + 8 + 2);
+  // Containers and jobs that nobody wants any more.
+  aggregator_->Exclude(3, 7);
+  EXPECT_EQ(aggregator_->held(3), 0u);
+  s.time_ns = 1302;
+  aggregator_->OnSample(s);
+  EXPECT_EQ(aggregator_->held(4), 1u);
+  aggregator_->StopJob(4);
+  EXPECT_EQ(aggregator_->held(4), 0u);
+  EXPECT_EQ(tables_.released, 0);
+  aggregator_->StopJob(3);
+  EXPECT_EQ(tables_.released, 1);
+}
+
+TEST_F(AggregatorTest, CutsSayWhereAndWhy) {
+  Start();
+  auto cut = [&](borescope_loss reason, std::vector<uint64_t> pcs) {
+    auto s = Make(1010, pcs);
+    s.end_reason = reason;
+    aggregator_->OnSample(s);
+  };
+  for (int i = 0; i < 3; ++i) cut(LOSS_UNSUPPORTED_RULE, {kInner, kOuter + 1});
+  cut(LOSS_UNSUPPORTED_RULE, {kInner});
+  cut(LOSS_NO_UNWIND_INFO, {kInner, 0x1000});
+  cut(LOSS_NONE, {kInner});
+  auto cuts = aggregator_->cuts(3);
+  ASSERT_EQ(cuts.size(), 2u);
+  EXPECT_EQ(cuts[0].path, MapOf(kInner).path);
+  EXPECT_EQ(cuts[0].function, "borescope_test_outer");
+  EXPECT_EQ(cuts[0].reason, LOSS_UNSUPPORTED_RULE);
+  EXPECT_EQ(cuts[0].samples, 4u);
+  EXPECT_EQ(cuts[0].ns, 40);
+  EXPECT_FALSE(cuts[0].build_id.empty());
+  EXPECT_EQ(cuts[1].path, "");
+  EXPECT_EQ(cuts[1].reason, LOSS_NO_UNWIND_INFO);
+  aggregator_->Exclude(3, 7);  // the container was not chosen
+  EXPECT_TRUE(aggregator_->cuts(3).empty());
+}
+
+TEST_F(AggregatorTest, AJobBegunAnewKeepsWhatIsKnownOfProcesses) {
+  Start();
+  aggregator_->OnFork({1000, getpid(), kGone, 1, 7});
+  aggregator_->OnSample(Make(1010, {kInner}));
+  aggregator_->OnSample(MakeRaw(1011));
+  JobOptions again;
+  again.start_mono_ns = 1020;
+  again.window_ns = 100;
+  aggregator_->StartJob(3, again);
+  EXPECT_EQ(aggregator_->stats(3).collected, 0u);
+  EXPECT_EQ(aggregator_->held(3), 0u);
+  EXPECT_EQ(tables_.released, 0);
+  auto s = Make(1030, {kInner});
+  s.tgid = kGone;
+  aggregator_->OnSample(s);
+  EXPECT_EQ(names_[0], "borescope_test_inner");
 }
 
 TEST_F(AggregatorTest, WindowsAreAlignedAndSumUp) {
@@ -162,30 +402,27 @@ TEST_F(AggregatorTest, SplitsByProcess) {
 // A mapping of our own program, told of a process that has ended before we hear of it.
 TEST_F(AggregatorTest, AProcessIsNamedAfterItsDeath) {
   Start();
-  auto maps = symbols::ParseMaps(*ReadFile("/proc/self/maps"), 1000);
-  auto pc = reinterpret_cast<uint64_t>(&borescope_test_outer);
+  auto pc = kOuter;
+  symbols::MapsLine m = MapOf(pc);
   engine::Mmap mmap;
-  for (const auto& m : maps) {
-    if (pc < m.start || pc >= m.end) continue;
-    mmap.start = m.start + 0x10000000;
-    mmap.length = m.end - m.start;
-    mmap.file_offset = m.offset;
-    mmap.device_major = m.device_major;
-    mmap.device_minor = m.device_minor;
-    mmap.inode = m.inode;
-    mmap.path = m.path;
-    mmap.tgid = mmap.tid = kGone;
-    mmap.time_ns = 1001;
-    aggregator_->OnFork({1000, getpid(), kGone, 1, 0});
-    aggregator_->OnExec({1000, kGone, 2, 1, 0, "short"});
-    aggregator_->OnMmap(mmap);
-    aggregator_->OnExit({1002, kGone, kGone, 2, 0, true});
-    auto s = Make(1002, {pc + 0x10000000 + 1});
-    s.tgid = kGone;
-    s.space = 2;
-    s.cgroup_id = 0;
-    aggregator_->OnSample(s);
-  }
+  mmap.start = m.start + 0x10000000;
+  mmap.length = m.end - m.start;
+  mmap.file_offset = m.offset;
+  mmap.device_major = m.device_major;
+  mmap.device_minor = m.device_minor;
+  mmap.inode = m.inode;
+  mmap.path = m.path;
+  mmap.tgid = mmap.tid = kGone;
+  mmap.time_ns = 1001;
+  aggregator_->OnFork({1000, getpid(), kGone, 1, 0});
+  aggregator_->OnExec({1000, kGone, 2, 1, 0, "short"});
+  aggregator_->OnMmap(mmap);
+  aggregator_->OnExit({1002, kGone, kGone, 2, 0, true});
+  auto s = Make(1002, {pc + 0x10000000 + 1});
+  s.tgid = kGone;
+  s.space = 2;
+  s.cgroup_id = 0;
+  aggregator_->OnSample(s);
   ASSERT_FALSE(names_.empty());
   EXPECT_EQ(names_[0], "borescope_test_outer");
   auto closed = aggregator_->CloseWindows(3, 2000, false);
@@ -198,7 +435,7 @@ TEST_F(AggregatorTest, AProcessIsNamedAfterItsDeath) {
 
 TEST_F(AggregatorTest, ForkSharesAndExecReplaces) {
   Start();
-  auto pc = reinterpret_cast<uint64_t>(&borescope_test_outer) + 1;
+  auto pc = kOuter + 1;
   aggregator_->OnFound({1000, getpid(), 1, 7, "me"});
   aggregator_->OnFork({1001, getpid(), kGone, 1, 7});
   auto s = Make(1002, {pc});
@@ -218,7 +455,7 @@ TEST_F(AggregatorTest, ForkSharesAndExecReplaces) {
 // What is mapped over something gives its addresses another meaning.
 TEST_F(AggregatorTest, ANewMappingReplacesTheOld) {
   Start();
-  auto pc = reinterpret_cast<uint64_t>(&borescope_test_outer) + 1;
+  auto pc = kOuter + 1;
   aggregator_->OnSample(Make(1001, {pc}));
   EXPECT_EQ(names_[0], "borescope_test_outer");
   engine::Mmap mmap;

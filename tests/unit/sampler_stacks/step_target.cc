@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program that single_step_test runs instruction by instruction: optimised, with frame pointers, and calling much that has none.
+// The program that single_step_test runs instruction by instruction: optimised, without frame pointers.
 #include <signal.h>
 #include <string.h>
 
