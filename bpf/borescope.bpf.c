@@ -5,19 +5,22 @@
  * what existed before.
  *
  * Rules: a tick allocates nothing (task storage is created by the other programs only) and reads user memory only through the
- * walk; each loop step with branches is a global function, which the verifier looks at once.
+ * walk of bpf/lib/user_stack.h and where it copies a stack; each loop step with branches is a global function, which the verifier looks at once.
  */
 #include "bpf/lib/kernel.h"
 
 #include "bpf/abi/control.h"
 #include "bpf/abi/record.h"
-#include "bpf/lib/regs.h"
-#include "bpf/lib/walk.h"
+#include "bpf/lib/user_stack.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define TICK_LIMIT_NS 150000 /* the hard stop in the interrupt */
 #define MAX_FRAMES (BORESCOPE_MAX_KERNEL_FRAMES + BORESCOPE_MAX_USER_FRAMES)
+/* What may follow the frames of a record: bpf/abi/record.h. */
+#define TAIL_WORDS ((sizeof(struct borescope_missing_file) + sizeof(struct borescope_raw)) / 8)
+#define RAW_PER_PROCESS 64
+#define RAW_PER_SECOND (512 << 10) /* bytes, of the node */
 #define KEEP_ALL (1ull << 32)
 #define PID_NAMESPACE_LEVELS 32
 
@@ -30,14 +33,21 @@ struct slot {
 	u64 base_ns;
 	u32 epoch;  /* slots of an earlier session are as if absent */
 	u32 tgid, tid; /* in the sampler's PID namespace; 0: not in it */
+	u32 raws;      /* raw samples of the process, in its leader's slot */
+	u32 pad;
 };
 
 struct scratch {
 	u32 busy;
 	u32 pad;
 	struct borescope_sample sample;
-	u64 frames[MAX_FRAMES];
-	u64 window[READER_WINDOW_WORDS];
+	u64 words[MAX_FRAMES + TAIL_WORDS + BORESCOPE_RAW_BYTES / 8];
+};
+
+/* A record of the test mode: too long for a per-CPU map. */
+struct raw_test {
+	struct borescope_sample sample;
+	u64 words[MAX_FRAMES + TAIL_WORDS + BORESCOPE_RAW_TEST_BYTES / 8];
 };
 
 struct cgroup_name {
@@ -99,10 +109,18 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* the number of CPUs: set before loading; not made at all unless raw_every is set */
+	__type(key, u32);
+	__type(value, struct raw_test);
+} raw_tests SEC(".maps");
+
 /* The names of these types reach the skeleton: __u64, not u64. */
 
 /* Set before loading. */
 const volatile __u32 pid_namespace = 0; /* inode number of the sampler's own */
+const volatile __u32 raw_every = 0; /* test mode: so many-th sample carries up to 64 KiB of its stack besides its frames */
 
 /* Set by user space at any time. */
 struct borescope_job_state jobs[BORESCOPE_MAX_JOBS];
@@ -124,6 +142,8 @@ __u64 next_space;
 __u64 slots_changed;    /* by mark_jobs, clear_jobs */
 __u64 events_lost;      /* fork, exec, exit, cgroup records for which the ring had no room */
 __u64 targets_full;     /* cgroups that found no room in `targets` */
+__u64 raw_second;       /* of CLOCK_MONOTONIC, for which raw_bytes counts */
+__u64 raw_bytes;
 __u64 threads_moved;    /* wanted processes with several threads that changed cgroup: their run time is to be settled */
 
 /* ---- own cost ---- */
@@ -285,6 +305,7 @@ static __always_inline struct slot *slot_make(struct task_struct *task)
 	slot->space = space_of_mm(slot->mm);
 	slot->wanted = 0;
 	slot->jobs = 0;
+	slot->raws = 0;
 	slot->base_ns = task->se.sum_exec_runtime;
 	slot_set_pids(slot, task);
 	barrier();
@@ -343,102 +364,160 @@ static __always_inline void emit(void *record, u32 size, u64 flags)
 
 /* ---- the tick ---- */
 
-/* The tick claims the scratch before it walks. */
-static __always_inline u64 *reader_window(void)
+/*
+ * The user stack into words[first...]. The number of frames stays in memory on the way: known to the verifier as one of 512 values, what comes
+ * after the loop would be looked at as often.
+ */
+static __always_inline void walk_user(struct scratch *s, struct user_walk *w, u32 first, u64 start_ns)
 {
-	u32 zero = 0;
-	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
-
-	return s ? s->window : NULL;
-}
-
-__noinline int walk_step(struct walk *w)
-{
-	if (!w)
-		return 1;
-	walk_up(w);
-	return w->done;
-}
-
-/* The user stack into frames[first...]; returns the number of frames. */
-static __always_inline u32 walk_user(struct scratch *s, u32 first, const struct user_regs *regs, u64 start_ns)
-{
-	struct walk w = {};
-	u32 frames = 0;
-
-	walk_begin(&w, regs->pc, regs->sp, regs->bp);
-	if (regs->native) {
-		reader_fill(&w.reader, regs->sp);
-		if (!reader_words(&w.reader, regs->sp, s->sample.stack_top))
-			s->sample.stack_top_words = BORESCOPE_STACK_TOP_WORDS;
-	} else {
-		w.done = 1;
-		w.end = LOSS_NO_FRAME_POINTER;
-	}
 	for (u32 i = 0; i < BORESCOPE_MAX_USER_FRAMES; i++) {
+		enum user_progress progress = user_step();
 		u32 at = first + i;
 
-		if (at >= MAX_FRAMES)
+		if (progress == USER_NO_FRAME || at >= MAX_FRAMES)
 			break;
-		s->frames[at] = w.pc;
-		frames = i + 1;
-		if (w.done || walk_step(&w))
+		s->words[at] = i ? w->frame : w->regs.pc;
+		s->sample.user_frames = i + 1;
+		if (progress == USER_LAST_FRAME)
 			break;
 		if (i % 8 == 7 && bpf_ktime_get_ns() - start_ns > TICK_LIMIT_NS) {
-			w.done = 1;
-			w.end = LOSS_TIME_STOP;
+			unwind_stop(&w->u, LOSS_TIME_STOP);
 			break;
 		}
 	}
-	s->sample.end_reason = w.done ? w.end : LOSS_TOO_DEEP;
-	return frames;
+	s->sample.end_reason = w->u.done ? w->u.end : LOSS_TOO_DEEP;
 }
 
-static __always_inline void fill_sample(struct bpf_perf_event_data *ctx, struct task_struct *task, struct slot *slot,
-					struct scratch *s, u64 start_ns)
+/* Returns 1 if the thread's user registers are in w->regs and its user stack was walked. */
+static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct task_struct *task, struct slot *slot, struct scratch *s,
+				       struct user_walk *w, u64 start_ns)
 {
 	struct borescope_sample *sample = &s->sample;
-	struct user_regs regs = {};
-	u32 kernel_frames = 0, user_frames = 0;
-	int user_mode = tick_in_user_mode(ctx);
+	int user_mode = tick_in_user_mode(ctx), native;
 	u64 mm = (u64)BPF_CORE_READ(task, mm);
+	u32 kernel_frames = 0;
 	long bytes;
 
 	sample->flags = 0;
-	sample->stack_top_words = 0;
-	sample->user_sp = 0;
-	sample->user_bp = 0;
 	sample->end_reason = LOSS_NONE;
+	sample->user_frames = 0;
 	if (!user_mode) {
 		sample->flags = SAMPLE_IN_KERNEL;
-		bytes = bpf_get_stack(ctx, s->frames, BORESCOPE_MAX_KERNEL_FRAMES * sizeof(u64), 0);
+		bytes = bpf_get_stack(ctx, s->words, BORESCOPE_MAX_KERNEL_FRAMES * sizeof(u64), 0);
 		if (bytes > 0)
 			kernel_frames = (u32)bytes / sizeof(u64);
 	}
-	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))
-		goto out; /* it has no user stack */
-	if (!mm || (slot && slot->mm != mm)) {
-		/* Between two address spaces (exec) or past the last: the saved registers belong to memory that is gone. */
-		sample->end_reason = LOSS_NO_USER_REGS;
-		goto out;
-	}
-	if (user_mode) {
-		regs_of_tick(ctx, &regs);
-	} else {
-		arch_regs saved;
-
-		if (bpf_probe_read_kernel(&saved, sizeof(saved), (void *)bpf_task_pt_regs(task))) {
-			sample->end_reason = LOSS_NO_USER_REGS;
-			goto out;
-		}
-		regs_of_saved(&saved, &regs);
-	}
-	sample->user_sp = regs.sp;
-	sample->user_bp = regs.bp;
-	user_frames = walk_user(s, kernel_frames, &regs, start_ns);
-out:
 	sample->kernel_frames = kernel_frames;
-	sample->user_frames = user_frames;
+	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))
+		return 0; /* it has no user stack */
+	sample->end_reason = LOSS_NO_USER_REGS;
+	if (!mm || (slot && slot->mm != mm))
+		return 0; /* between two address spaces (exec) or past the last: the saved registers belong to memory that is gone */
+	if (user_mode) {
+		native = regs_of_tick(ctx, &w->regs);
+	} else {
+		arch_regs *saved = (void *)w->window;
+
+		if (bpf_probe_read_kernel(saved, sizeof(*saved), (void *)bpf_task_pt_regs(task)))
+			return 0;
+		native = regs_of_saved(saved, &w->regs);
+	}
+	if (!native) {
+		s->words[kernel_frames] = w->regs.pc;
+		sample->user_frames = 1;
+		sample->end_reason = LOSS_NO_UNWIND_INFO;
+		return 0;
+	}
+	user_walk_begin(w, mm, start_ns);
+	walk_user(s, w, kernel_frames, start_ns);
+	return 1;
+}
+
+/* Room for another raw sample of this process, and of the node in this second? */
+static __always_inline int raw_allowed(struct task_struct *task, u64 now_ns)
+{
+	u64 second = now_ns / 1000000000;
+	struct slot *slot = slot_of(task->group_leader);
+
+	if (!slot || slot->raws >= RAW_PER_PROCESS)
+		return 0;
+	if (raw_second != second) {
+		raw_second = second;
+		raw_bytes = 0;
+	}
+	if (raw_bytes + BORESCOPE_RAW_BYTES > RAW_PER_SECOND)
+		return 0;
+	__sync_fetch_and_add(&raw_bytes, BORESCOPE_RAW_BYTES);
+	__sync_fetch_and_add(&slot->raws, 1);
+	return 1;
+}
+
+/* How much of the stack at `start` may be read at once: up to its mapping's end, `most` bytes at most. */
+__noinline u32 stack_bytes(u64 start, u32 most)
+{
+	struct user_walk *w = user_walk();
+	struct vma vma = {};
+
+	if (!w || !vma_find(w->mm, start, &vma))
+		return 0;
+	return vma.end - start < most ? vma.end - start : most;
+}
+
+/* A struct borescope_raw and the stack to `to`, where there is room for both; returns words, 0 if the stack could not be read. */
+static __always_inline u32 put_raw(struct user_walk *w, u64 *to, u32 most)
+{
+	struct borescope_raw *raw = (void *)to;
+	u64 start = (w->regs.r[UNWIND_SP] - UNWIND_RED_ZONE) & ~7ull;
+	u32 bytes = stack_bytes(start, most) & ~7u;
+
+	if (!bytes || bytes > most)
+		return 0;
+	if (bpf_probe_read_user(raw + 1, bytes, (void *)start)) {
+		/* Not all of it is there: what lies in the page of the stack pointer. */
+		bytes = 4096 - (start & 4095);
+		if (bytes > most || bpf_probe_read_user(raw + 1, bytes, (void *)start))
+			return 0;
+	}
+	__builtin_memcpy(&raw->regs, &w->regs, sizeof(raw->regs));
+	raw->start = start;
+	raw->bytes = bytes;
+	return (sizeof(*raw) + bytes) / 8;
+}
+
+/* What follows the frames while tables are missing; returns the words in use. */
+static __always_inline u32 put_tail(struct scratch *s, struct user_walk *w, struct task_struct *task, u32 at)
+{
+	if (at > MAX_FRAMES || !w->has_missing)
+		return at;
+	__builtin_memcpy(&s->words[at], &w->missing, sizeof(w->missing));
+	at += sizeof(w->missing) / 8;
+	s->sample.flags |= SAMPLE_MISSING_FILE;
+	if (s->sample.end_reason == LOSS_TABLES_NOT_READY && raw_allowed(task, s->sample.head.time_ns)) {
+		u32 words = put_raw(w, &s->words[at], BORESCOPE_RAW_BYTES);
+
+		if (words)
+			s->sample.flags |= SAMPLE_RAW;
+		at += words;
+	}
+	return at;
+}
+
+/* Test mode: the sample again, with its raw stack. Returns 0 if it was not written. */
+static __always_inline int emit_raw_test(struct scratch *s, struct user_walk *w, u32 cpu)
+{
+	u32 at = (u32)s->sample.kernel_frames + s->sample.user_frames, words;
+	struct raw_test *test = bpf_map_lookup_elem(&raw_tests, &cpu);
+
+	if (!test || at > MAX_FRAMES || s->sample.flags & (SAMPLE_RAW | SAMPLE_MISSING_FILE) ||
+	    bpf_probe_read_kernel(&test->sample, sizeof(test->sample) + at * sizeof(u64), &s->sample))
+		return 0;
+	words = put_raw(w, &test->words[at], BORESCOPE_RAW_TEST_BYTES);
+	at += words;
+	if (!words || at > sizeof(test->words) / 8)
+		return 0;
+	test->sample.flags |= SAMPLE_RAW;
+	test->sample.head.size = sizeof(test->sample) + at * sizeof(u64);
+	return !bpf_ringbuf_output(&ring, &test->sample, sizeof(test->sample) + at * sizeof(u64), BPF_RB_NO_WAKEUP);
 }
 
 static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rate, u32 rate_hz, u32 cpu, u64 extra_ns, u64 start_ns,
@@ -447,10 +526,12 @@ static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rat
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct bpf_perf_event_data_kern *kern = (void *)ctx;
 	u64 candidates = rate_jobs[rate];
-	u64 due, weight, container, size;
+	u64 due, weight, container;
 	struct slot *slot = NULL;
+	struct user_walk *w = user_walk();
 	struct scratch *s;
-	u32 zero = 0;
+	u32 zero = 0, words;
+	int walked;
 
 	if (!candidates || !task->pid)
 		return;
@@ -477,7 +558,7 @@ static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rat
 	weight += extra_ns;
 
 	s = bpf_map_lookup_elem(&scratches, &zero);
-	if (!s)
+	if (!s || !w)
 		return;
 	if (__sync_val_compare_and_swap(&s->busy, 0, 1)) {
 		charge_lost(due, LOSS_SCRATCH_BUSY, weight, rate_hz);
@@ -503,14 +584,21 @@ static __always_inline void take_sample(struct bpf_perf_event_data *ctx, u32 rat
 		s->sample.space = 0;
 	}
 	bpf_probe_read_kernel(s->sample.comm, sizeof(s->sample.comm), task->comm);
-	fill_sample(ctx, task, slot, s, start_ns);
+	walked = fill_sample(ctx, task, slot, s, w, start_ns);
+	if (raw_every && walked && st->walks % raw_every == 0 && emit_raw_test(s, w, cpu))
+		goto out;
 
-	size = sizeof(s->sample) + ((u64)s->sample.kernel_frames + s->sample.user_frames) * sizeof(u64);
-	s->sample.head.size = size;
-	if (size > sizeof(s->sample) + sizeof(s->frames))
-		size = sizeof(s->sample) + sizeof(s->frames);
-	if (bpf_ringbuf_output(&ring, &s->sample, size, BPF_RB_NO_WAKEUP))
+	words = (u32)s->sample.kernel_frames + s->sample.user_frames;
+	if (walked)
+		words = put_tail(s, w, task, words);
+	if (words > sizeof(s->words) / 8)
+		words = sizeof(s->words) / 8;
+	s->sample.head.size = sizeof(s->sample) + words * sizeof(u64);
+	/* A raw sample asks for tables: that they come soon is worth a wake-up. */
+	if (bpf_ringbuf_output(&ring, &s->sample, sizeof(s->sample) + words * sizeof(u64),
+			       s->sample.flags & SAMPLE_RAW ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP))
 		charge_lost(due, LOSS_RING_FULL, weight, rate_hz);
+out:
 	__sync_val_compare_and_swap(&s->busy, 1, 0);
 }
 
@@ -587,6 +675,7 @@ int BPF_PROG(on_rename, struct task_struct *task, const char *comm)
 	old_space = slot->space;
 	slot->space = fresh_space();
 	slot->mm = mm;
+	slot->raws = 0;
 	slot_set_pids(slot, task); /* a thread that is not the leader takes the leader's number */
 	selecting = jobs_selecting(task, slot, &container);
 	settle(task, slot, jobs_in_window(selecting, bpf_ktime_get_boot_ns()));
@@ -657,7 +746,7 @@ struct name_scan {
 	u32 found;
 };
 
-/* One character; returns 1 when the name is at its end or the pod's uid was found. A global function: see walk_step. */
+/* One character; returns 1 when the name is at its end or the pod's uid was found. A global function: see user_stack.h. */
 __noinline int name_step(struct name_scan *scan, u32 c)
 {
 	u32 value = 16;

@@ -15,8 +15,7 @@
 #define BORESCOPE_MAX_RATES 4          /* distinct frequencies armed at once on a node */
 #define BORESCOPE_MAX_JOBS 64          /* bits of a job mask */
 #define BORESCOPE_MAX_KERNEL_FRAMES 127
-#define BORESCOPE_MAX_USER_FRAMES 127  /* this walk; the record itself has no such limit */
-#define BORESCOPE_STACK_TOP_WORDS 2    /* words at [sp], for a leaf interrupted before its frame stood */
+#define BORESCOPE_MAX_USER_FRAMES 512
 
 enum borescope_record_type {
 	RECORD_SAMPLE = 1,
@@ -51,8 +50,8 @@ enum borescope_sample_flags {
 #define USER_FRAME_INTERRUPTED (1ull << 63)
 
 /*
- * One sample, sized to its stack: after the struct come kernel_frames words (leaf first), then user_frames words (leaf first:
- * the interrupted pc, then return addresses found along the frame-pointer chain, not yet checked).
+ * One sample, sized to its stack: after the struct come kernel_frames words (leaf first), then user_frames words (leaf first: the
+ * interrupted pc, then return addresses), then what flags tell of.
  */
 struct borescope_sample {
 	struct borescope_record head;
@@ -62,16 +61,12 @@ struct borescope_sample {
 	__u64 cgroup_id;  /* container's cgroup, in the key hierarchy; 0 for thread-group selection */
 	__u64 weight_ns;  /* the true period of this tick */
 	__u64 job_mask;   /* bits of the jobs that want it */
-	__u64 user_sp;
-	__u64 user_bp;
-	__u64 stack_top[BORESCOPE_STACK_TOP_WORDS]; /* words at user_sp and above; valid when stack_top_words says so */
 	__u16 kernel_frames;
 	__u16 user_frames;
 	__u16 end_reason; /* enum borescope_loss: why the user walk ended */
 	__u8 rate;        /* index of the frequency */
 	__u8 flags;       /* enum borescope_sample_flags */
-	__u8 stack_top_words;
-	__u8 pad;
+	__u16 pad;
 	__u16 rate_hz; /* of the clock; a job of a lower frequency takes it for its share of that clock's ticks */
 	__u32 cpu;
 	char comm[16];

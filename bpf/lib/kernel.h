@@ -29,7 +29,112 @@ typedef __s64 s64;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-struct mm_struct;
+/* ---- where code is mapped ---- */
+
+struct maple_tree {
+	void *ma_root;
+};
+
+struct maple_range_64 {
+	void *parent;
+	unsigned long pivot[15];
+	void *slot[16];
+};
+
+struct maple_arange_64 {
+	void *parent;
+	unsigned long pivot[9];
+	void *slot[10];
+};
+
+/* Only the names: the values are the running kernel's. */
+enum maple_type {
+	maple_range_64 = 102, /* those below are leaves */
+	maple_arange_64 = 103,
+};
+
+struct rb_node {
+	struct rb_node *rb_right;
+	struct rb_node *rb_left;
+};
+
+struct rb_root {
+	struct rb_node *rb_node;
+};
+
+struct timespec64 {
+	s64 tv_sec;
+};
+
+struct super_block {
+	u32 s_dev;
+};
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	s64 i_size;
+	s64 i_mtime_sec; /* since 6.11 */
+};
+
+struct inode___6_7 {
+	struct timespec64 __i_mtime;
+};
+
+struct inode___5_15 {
+	struct timespec64 i_mtime;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	struct mm_struct *vm_mm;
+	unsigned long vm_flags;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
+};
+
+struct vm_area_struct___5_15 {
+	struct rb_node vm_rb;
+};
+
+typedef struct {
+	void *vdso;
+} mm_context_t;
+
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
+struct mm_struct {
+	struct maple_tree mm_mt;
+	mm_context_t context;
+	struct uprobes_state uprobes_state;
+};
+
+struct mm_struct___5_15 {
+	struct rb_root mm_rb; /* up to 6.0 */
+};
+
+struct return_instance {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
+/* ---- tasks, cgroups, events ---- */
 
 struct ns_common {
 	unsigned int inum;
@@ -98,6 +203,7 @@ struct task_struct {
 	char comm[16];
 	struct signal_struct *signal;
 	struct css_set *cgroups;
+	struct uprobe_task *utask;
 };
 
 struct hw_perf_event {

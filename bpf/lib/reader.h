@@ -9,22 +9,33 @@
 
 #ifdef __bpf__
 
-/* A stack is read in one piece first: one 2 KiB read costs less than three of two words, and holds most stacks of 20 frames. */
-#define READER_WINDOW_WORDS 256
+/* A stack is read in one piece first: one 4 KiB read costs less than three of two words, and holds most stacks of 20 frames. */
+#define READER_WINDOW_WORDS 512
 
 struct reader {
-	__u64 window; /* address of what the window holds; 0: nothing */
+	__u64 window; /* address of what the window holds */
+	__u64 words;  /* how many; 0: nothing */
 };
 
 /* The per-CPU window's words; defined by the program, which owns the memory. */
 static __u64 *reader_window(void);
 
+/* The window from address on; if that leads out of the stack, up to the end of the page. */
 static inline __attribute__((always_inline)) void reader_fill(struct reader *reader, __u64 address)
 {
-	__u64 *words = reader_window();
+	__u64 *words = reader_window(), count = READER_WINDOW_WORDS;
 
+	reader->words = 0;
+	if (!words)
+		return;
 	address &= ~7ull;
-	reader->window = words && !bpf_probe_read_user(words, READER_WINDOW_WORDS * 8, (const void *)address) ? address : 0;
+	if (bpf_probe_read_user(words, READER_WINDOW_WORDS * 8, (const void *)address)) {
+		count = (4096 - (address & 4095)) / 8;
+		if (count > READER_WINDOW_WORDS || bpf_probe_read_user(words, count * 8, (const void *)address))
+			return;
+	}
+	reader->window = address;
+	reader->words = count;
 }
 
 /* Two words at address; 0 on success. */
@@ -33,7 +44,7 @@ static inline __attribute__((always_inline)) long reader_words(const struct read
 	__u64 at = (address - reader->window) / 8;
 	__u64 *words;
 
-	if (reader->window && !(address & 7) && at < READER_WINDOW_WORDS - 1 && (words = reader_window())) {
+	if (!(address & 7) && at + 1 < reader->words && (words = reader_window())) {
 		out[0] = words[at % READER_WINDOW_WORDS];
 		out[1] = words[(at + 1) % READER_WINDOW_WORDS];
 		return 0;
@@ -47,7 +58,7 @@ static inline __attribute__((always_inline)) long reader_word(const struct reade
 	__u64 at = (address - reader->window) / 8;
 	__u64 *words;
 
-	if (reader->window && !(address & 7) && at < READER_WINDOW_WORDS && (words = reader_window())) {
+	if (!(address & 7) && at < reader->words && (words = reader_window())) {
 		*out = words[at % READER_WINDOW_WORDS];
 		return 0;
 	}

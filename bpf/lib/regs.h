@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The register file: what the walk needs of a thread's user registers, for each architecture. Nothing else knows register names.
+ * The register file: where the kernel keeps a thread's user registers, for each architecture, by the numbers of bpf/abi/unwind.h.
+ * Nothing else knows register names.
  */
 #pragma once
 
+#include "bpf/abi/unwind.h"
 #include "bpf/lib/kernel.h"
-
-struct user_regs {
-	u64 pc;
-	u64 sp;
-	u64 bp; /* frame pointer */
-	u32 native; /* 0: a 32-bit program, whose stack words are not 8 bytes wide */
-};
 
 #if defined(__TARGET_ARCH_x86)
 
-#define USER_CODE_64 0x33 /* __USER_CS; a 32-bit program runs with 0x23 */
+#define USER_CODE_64 0x33  /* __USER_CS; a 32-bit program runs with 0x23 */
+#define CALL_PUSHES 8      /* bytes that a call takes from the stack */
+#define VSYSCALL_PAGE 0xffffffffff600000ull /* mapped by no VMA; each of its calls starts with an instruction that is emulated, up to its return */
 
 typedef struct pt_regs arch_regs;
 
@@ -25,27 +22,48 @@ static __always_inline int tick_in_user_mode(const struct bpf_perf_event_data *c
 	return ctx->regs.cs & 3;
 }
 
-static __always_inline void regs_of_tick(const struct bpf_perf_event_data *ctx, struct user_regs *out)
+#define REGS_OF(from, out)             \
+	do {                           \
+		(out)->pc = (from)->rip;   \
+		(out)->r[0] = (from)->rax; \
+		(out)->r[1] = (from)->rdx; \
+		(out)->r[2] = (from)->rcx; \
+		(out)->r[3] = (from)->rbx; \
+		(out)->r[4] = (from)->rsi; \
+		(out)->r[5] = (from)->rdi; \
+		(out)->r[6] = (from)->rbp; \
+		(out)->r[7] = (from)->rsp; \
+		(out)->r[8] = (from)->r8;  \
+		(out)->r[9] = (from)->r9;  \
+		(out)->r[10] = (from)->r10; \
+		(out)->r[11] = (from)->r11; \
+		(out)->r[12] = (from)->r12; \
+		(out)->r[13] = (from)->r13; \
+		(out)->r[14] = (from)->r14; \
+		(out)->r[15] = (from)->r15; \
+	} while (0)
+
+/* Both return 0 for a 32-bit program, whose stack words are not 8 bytes wide. */
+static __always_inline int regs_of_tick(const struct bpf_perf_event_data *ctx, struct unwind_regs *out)
 {
-	out->pc = ctx->regs.rip;
-	out->sp = ctx->regs.rsp;
-	out->bp = ctx->regs.rbp;
-	out->native = (ctx->regs.cs & 0xffff) == USER_CODE_64;
+	u64 segment = ctx->regs.cs;
+
+	barrier_var(segment); /* else clang reads it from whichever registers these are: by a pointer that the verifier refuses */
+	REGS_OF(&ctx->regs, out);
+	return (segment & 0xffff) == USER_CODE_64;
 }
 
-static __always_inline void regs_of_saved(const arch_regs *saved, struct user_regs *out)
+static __always_inline int regs_of_saved(const arch_regs *saved, struct unwind_regs *out)
 {
-	out->pc = saved->rip;
-	out->sp = saved->rsp;
-	out->bp = saved->rbp;
-	out->native = (saved->cs & 0xffff) == USER_CODE_64;
+	REGS_OF(saved, out);
+	return (saved->cs & 0xffff) == USER_CODE_64;
 }
 
 #elif defined(__TARGET_ARCH_arm64)
 
 #define PSTATE_MODE_MASK 0xf
 #define PSTATE_AARCH32 0x10
-#define REG_FRAME_POINTER 29
+#define CALL_PUSHES 0
 
 typedef struct user_pt_regs arch_regs;
 
@@ -54,20 +72,28 @@ static __always_inline int tick_in_user_mode(const struct bpf_perf_event_data *c
 	return (ctx->regs.pstate & PSTATE_MODE_MASK) == 0;
 }
 
-static __always_inline void regs_of_tick(const struct bpf_perf_event_data *ctx, struct user_regs *out)
+#define REGS_OF(from, out)                          \
+	do {                                        \
+		(out)->pc = (from)->pc;             \
+		_Pragma("unroll")                   \
+		for (int i = 0; i < 31; i++)        \
+			(out)->r[i] = (from)->regs[i]; \
+		(out)->r[UNWIND_SP] = (from)->sp;   \
+	} while (0)
+
+static __always_inline int regs_of_tick(const struct bpf_perf_event_data *ctx, struct unwind_regs *out)
 {
-	out->pc = ctx->regs.pc;
-	out->sp = ctx->regs.sp;
-	out->bp = ctx->regs.regs[REG_FRAME_POINTER];
-	out->native = !(ctx->regs.pstate & PSTATE_AARCH32);
+	u64 state = ctx->regs.pstate;
+
+	barrier_var(state);
+	REGS_OF(&ctx->regs, out);
+	return !(state & PSTATE_AARCH32);
 }
 
-static __always_inline void regs_of_saved(const arch_regs *saved, struct user_regs *out)
+static __always_inline int regs_of_saved(const arch_regs *saved, struct unwind_regs *out)
 {
-	out->pc = saved->pc;
-	out->sp = saved->sp;
-	out->bp = saved->regs[REG_FRAME_POINTER];
-	out->native = !(saved->pstate & PSTATE_AARCH32);
+	REGS_OF(saved, out);
+	return !(saved->pstate & PSTATE_AARCH32);
 }
 
 #else

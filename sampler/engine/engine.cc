@@ -40,7 +40,9 @@
 #include "sampler/engine/kernel_gate.h"
 #include "sampler/engine/pods.h"
 #include "sampler/engine/rates.h"
+#include "sampler/engine/sample_record.h"
 #include "sampler/engine/sideband.h"
+#include "sampler/engine/table_maps.h"
 
 #include "borescope.skel.h"  // last: it needs the types of bpf/abi
 
@@ -159,6 +161,7 @@ class EngineImpl final : public Engine {
   Status AddAllProcesses(JobId id) override;
   Status Drain(Observer& observer) override;
   int wake_fd() const override { return wake_.get(); }
+  unwind::TableMemory& table_memory() override { return *table_maps_; }
   JobCounters counters(JobId id) const override;
   Counters counters() const override;
 
@@ -230,6 +233,7 @@ class EngineImpl final : public Engine {
 
   const Options options_;
   std::unique_ptr<borescope_bpf, SkeletonDeleter> skel_;
+  std::optional<TableMaps> table_maps_;
   std::unique_ptr<ring_buffer, decltype(&ring_buffer__free)> ring_{nullptr, &ring_buffer__free};
   UniqueFd wake_;
   std::span<borescope_clock> shared_clocks_;
@@ -297,6 +301,12 @@ Status EngineImpl::Init() {
   if (stat((options_.proc_root + "/self/ns/pid").c_str(), &ns) != 0) return ErrnoError("reading " + options_.proc_root + "/self/ns/pid");
   skel_->rodata->pid_namespace = static_cast<uint32_t>(ns.st_ino);
   bpf_map__set_max_entries(skel_->maps.ring, static_cast<uint32_t>(std::bit_ceil(std::max<size_t>(options_.ring_bytes, 4096))));
+  skel_->rodata->raw_every = static_cast<uint32_t>(std::max(0, options_.raw_every));
+  if (options_.raw_every > 0) {
+    bpf_map__set_max_entries(skel_->maps.raw_tests, static_cast<uint32_t>(possible_cpus_));
+  } else {
+    bpf_map__set_autocreate(skel_->maps.raw_tests, false);  // the code that names it is dead
+  }
   bpf_map__set_max_entries(skel_->maps.clocks, static_cast<uint32_t>(possible_cpus_) * BORESCOPE_MAX_RATES);
   if (int error = borescope_bpf::load(skel_.get()); error != 0) {
     Error refused = Refused("loading the BPF programs (bpf())", -error);
@@ -307,7 +317,10 @@ Status EngineImpl::Init() {
   }
 
   bpf_map* map = nullptr;
-  bpf_object__for_each_map(map, skel_->obj) map_bytes_ += MapBytes(options_.proc_root, bpf_map__fd(map));
+  bpf_object__for_each_map(map, skel_->obj) {
+    if (bpf_map__autocreate(map)) map_bytes_ += MapBytes(options_.proc_root, bpf_map__fd(map));
+  }
+  table_maps_.emplace(bpf_map__fd(skel_->maps.chunks), bpf_map__fd(skel_->maps.files));
 
   auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   size_t entries = static_cast<size_t>(possible_cpus_) * BORESCOPE_MAX_RATES;
@@ -1022,11 +1035,9 @@ void EngineImpl::DeliverCgroup(const borescope_cgroup& c, bool removed, Observer
 }
 
 void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
-  borescope_sample r;
-  if (record.size() < sizeof(r)) return;
-  std::memcpy(&r, record.data(), sizeof(r));
-  size_t words = (record.size() - sizeof(r)) / sizeof(uint64_t);
-  if (size_t{r.kernel_frames} + r.user_frames > words || r.end_reason >= LOSS_MAX || r.stack_top_words > BORESCOPE_STACK_TOP_WORDS) return;
+  SampleRecord parsed;
+  if (!ParseSample(record, &parsed)) return;
+  borescope_sample& r = parsed.head;
   auto time = static_cast<int64_t>(r.head.time_ns);
   auto tgid = static_cast<pid_t>(r.tgid);
   if (r.space == 0) r.space = 1ull << 63 | r.tgid;  // no slot (no memory for one): the process stands for its address space
@@ -1040,26 +1051,22 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
   if (mask == 0) return;
   NoteProcess(time, tgid, r.space, r.cgroup_id, comm, observer);
 
-  // Frames are aligned: records lie at multiples of 8 and sizeof(borescope_sample) is one.
-  static_assert(sizeof(borescope_sample) % sizeof(uint64_t) == 0);
-  const auto* frames = reinterpret_cast<const uint64_t*>(record.data() + sizeof(r));
-  std::array<uint64_t, BORESCOPE_STACK_TOP_WORDS> top;
-  std::ranges::copy(r.stack_top, top.begin());
   Sample sample;
   sample.time_ns = time;
   sample.tgid = tgid;
   sample.tid = static_cast<pid_t>(r.tid);
   sample.space = r.space;
   sample.cgroup_id = r.cgroup_id;
-  sample.user_sp = r.user_sp;
-  sample.user_bp = r.user_bp;
-  sample.user_pcs = {frames + r.kernel_frames, r.user_frames};
-  sample.stack_top = std::span(top).first(r.stack_top_words);
+  sample.user_pcs = parsed.user;
   sample.end_reason = static_cast<borescope_loss>(r.end_reason);
+  sample.missing = parsed.missing ? &*parsed.missing : nullptr;
+  sample.raw = parsed.raw ? &*parsed.raw : nullptr;
   sample.in_kernel = r.flags & SAMPLE_IN_KERNEL;
   sample.cpu = r.cpu;
   sample.comm = comm;
 
+  // Whether a raw stack can be unwound after all is for the observer to say.
+  bool cut = sample.end_reason != LOSS_NONE && !(sample.end_reason == LOSS_TABLES_NOT_READY && sample.raw != nullptr);
   // A sample of a faster clock stands for several of its ticks: the job takes so few of them.
   auto share = [&](const JobEntry& job) { return std::max(1.0, static_cast<double>(r.rate_hz) / job.job.frequency_hz); };
   // Jobs that see the same sample get it in one call: those with the same share of the clock and the same wish for kernel frames.
@@ -1067,7 +1074,7 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
     const JobEntry& first = *jobs_[static_cast<size_t>(std::countr_zero(mask))];
     double ticks = share(first);
     sample.weight_ns = static_cast<int64_t>(static_cast<double>(r.weight_ns) * ticks);
-    sample.kernel_pcs = {frames, first.job.kernel_stacks ? r.kernel_frames : size_t{0}};
+    sample.kernel_pcs = first.job.kernel_stacks ? parsed.kernel : std::span<const uint64_t>();
     sample.job_mask = 0;
     ForEachJob(mask, [&](int id) {
       JobEntry& job = *jobs_[static_cast<size_t>(id)];
@@ -1075,7 +1082,7 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
       sample.job_mask |= Bit(id);
       job.counters.samples++;
       job.counters.sampled_ns += sample.weight_ns;
-      if (sample.end_reason != LOSS_NONE) job.counters.loss[sample.end_reason].count++;
+      if (cut) job.counters.loss[sample.end_reason].count++;
     });
     mask &= ~sample.job_mask;
     observer.OnSample(sample);
@@ -1118,8 +1125,8 @@ Counters EngineImpl::counters() const {
       for (uint64_t ns : s.timed_ns) result.bpf_ns += static_cast<int64_t>(ns) * BORESCOPE_OWN_COST_ONE_IN;
     }
   }
-  result.map_bytes = map_bytes_ + sideband_.memory_bytes();
-  result.mapped_bytes = 2 * uint64_t{bpf_map__max_entries(skel_->maps.ring)} + sideband_.memory_bytes();
+  result.map_bytes = map_bytes_ + sideband_.memory_bytes() + table_maps_->memory_bytes();
+  result.mapped_bytes = 2 * uint64_t{bpf_map__max_entries(skel_->maps.ring)} + sideband_.memory_bytes() + table_maps_->memory_bytes();
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include "bpf/abi/loss.h"
 #include "bpf/abi/unwind.h"
 #include "common/base/result.h"
+#include "sampler/unwind/table_memory.h"
 
 namespace borescope::engine {
 
@@ -41,11 +42,11 @@ struct Sample {
   uint64_t cgroup_id = 0;                 // container's cgroup (the wanted ancestor's child); 0: thread-group selection
   int64_t weight_ns = 0;                  // true period, epoch-corrected
   uint64_t job_mask = 0;                  // bit = JobId
-  uint64_t user_sp = 0, user_bp = 0;
+  uint64_t user_sp = 0, user_bp = 0;      // no longer set: gone once sampler/stacks lets go of them
+  std::span<const uint64_t> stack_top;    // likewise
   std::span<const uint64_t> kernel_pcs;   // leaf first
-  std::span<const uint64_t> user_pcs;     // leaf first: interrupted pc, then unchecked return addresses of the FP chain
-  std::span<const uint64_t> stack_top;    // words at user_sp (0..2)
-  borescope_loss end_reason = LOSS_NONE;  // why the walk ended; LOSS_NONE: the chain ended by itself (frame pointer 0)
+  std::span<const uint64_t> user_pcs;     // leaf first: the interrupted pc, then return addresses; bit 63: an interrupted pc under a signal handler
+  borescope_loss end_reason = LOSS_NONE;  // why the walk ended; LOSS_NONE: nobody called the last frame
   const MissingFile* missing = nullptr;   // the first file on the way up that has no table yet, or null
   const RawStack* raw = nullptr;          // set while tables are missing (bounded, see LOSS_TABLES_NOT_READY), and by Options::raw_every
   bool in_kernel = false;
@@ -154,6 +155,9 @@ class Engine {
   virtual Status Drain(Observer& observer) = 0;
   // Readable when something must be seen at once (a cgroup was made).
   virtual int wake_fd() const = 0;
+
+  // Where the programs look for unwind tables; lives as long as the engine. Any thread may use it, one at a time.
+  virtual unwind::TableMemory& table_memory() = 0;
 
   virtual JobCounters counters(JobId id) const = 0;
   virtual Counters counters() const = 0;
