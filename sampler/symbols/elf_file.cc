@@ -19,6 +19,7 @@ constexpr size_t kMaxSymbols = 1 << 21;  // of one file: 32 MiB
 constexpr size_t kMaxSymbolName = 4096;
 constexpr uint64_t kMaxNotes = 1 << 16;
 constexpr uint32_t kDynamicName = 1u << 31;  // Entry::name is an offset in .dynstr
+constexpr uint32_t kLabel = 1u << 30;        // a symbol without a type
 
 #if defined(__x86_64__)
 constexpr uint16_t kMachine = EM_X86_64;
@@ -208,8 +209,10 @@ void ElfFile::BuildSymbols() {
   for (size_t i = 0; i < entries_.size();) {
     Entry best = entries_[i];
     std::string best_name;
+    bool label = best.name & kLabel;
     size_t j = i + 1;
     for (; j < entries_.size() && entries_[j].start == best.start; ++j) {
+      label = label && (entries_[j].name & kLabel);
       if (j - i >= kMaxAliases || (best.size != 0) != (entries_[j].size != 0)) continue;
       if (best_name.empty()) best_name = NameOf(best);
       std::string name = NameOf(entries_[j]);
@@ -218,6 +221,7 @@ void ElfFile::BuildSymbols() {
         best_name = std::move(name);
       }
     }
+    best.name = label ? best.name | kLabel : best.name & ~kLabel;
     entries_[kept++] = best;
     i = j;
   }
@@ -231,7 +235,7 @@ void ElfFile::AddTable(const Section& table, uint32_t name_bit) {
   if (strings.type != SHT_STRTAB || strings.offset > source_->size()) return;
   int which = name_bit ? 1 : 0;
   strings_[which] = strings.offset;
-  strings_size_[which] = std::min({strings.size, source_->size() - strings.offset, uint64_t{kDynamicName}});
+  strings_size_[which] = std::min({strings.size, source_->size() - strings.offset, uint64_t{kLabel}});
   std::vector<Elf64_Sym> part(2048);
   if (table.offset > source_->size()) return;
   uint64_t count = std::min(table.size, source_->size() - table.offset) / sizeof(Elf64_Sym);
@@ -248,6 +252,7 @@ void ElfFile::AddTable(const Section& table, uint32_t name_bit) {
       if (type == STT_NOTYPE) {  // labels of assembly; mapping symbols and local labels are none
         std::string name = NameOf(entry);
         if (name.empty() || name[0] == '$' || name[0] == '.') continue;
+        entry.name |= kLabel;
       } else if (type != STT_FUNC && type != STT_GNU_IFUNC) {
         continue;
       }
@@ -259,11 +264,23 @@ void ElfFile::AddTable(const Section& table, uint32_t name_bit) {
 
 std::string ElfFile::NameOf(const Entry& entry) const {
   int which = entry.name & kDynamicName ? 1 : 0;
-  uint64_t offset = entry.name & ~kDynamicName;
+  uint64_t offset = entry.name & ~(kDynamicName | kLabel);
   if (offset >= strings_size_[which]) return "";
   std::string name = source_->ReadString(strings_[which] + offset, std::min<uint64_t>(kMaxSymbolName, strings_size_[which] - offset));
   if (size_t at = name.find('@'); at != std::string::npos && at > 0) name.resize(at);
   return name;
+}
+
+std::vector<FunctionStart> ElfFile::FunctionStarts(uint64_t begin, uint64_t end) {
+  if (!symbols_built_) BuildSymbols();
+  std::vector<FunctionStart> starts;
+  auto it = std::lower_bound(entries_.begin(), entries_.end(), begin, [](const Entry& e, uint64_t a) { return e.start < a; });
+  for (; it != entries_.end() && it->start < end; ++it) {
+    std::string name = NameOf(*it);
+    bool cold = name.ends_with(".cold") || name.find(".cold.") != std::string::npos;
+    if (!cold) starts.push_back({it->start, (it->name & kLabel) != 0});
+  }
+  return starts;
 }
 
 std::optional<Symbol> ElfFile::FindSymbol(uint64_t vaddr) {

@@ -7,6 +7,7 @@
 
 #include "sampler/symbols/dwarf_cursor.h"
 #include "sampler/unwind/cfi.h"
+#include "sampler/unwind/code.h"
 #include "sampler/unwind/rows.h"
 
 namespace borescope::unwind {
@@ -50,10 +51,50 @@ std::optional<EhFrame> FindEhFrame(const symbols::ElfFile& elf) {
   return std::nullopt;
 }
 
+// Code of which no table tells. Shorter gaps are padding, see Paginate.
+std::vector<CodeRange> Uncovered(const symbols::ElfFile& elf, const std::vector<Row>& rows) {
+  constexpr uint64_t kPadding = 15;
+  std::vector<CodeRange> ranges;
+  for (const auto& segment : elf.segments()) {
+    if (!segment.executable || segment.file_size == 0) continue;
+    uint64_t at = segment.offset, end = segment.offset + segment.file_size;
+    if (end < at || end > kMaxFileOffset) continue;
+    auto it = std::upper_bound(rows.begin(), rows.end(), at, [](uint64_t offset, Row row) { return offset < RowOffset(row); });
+    bool covered = it != rows.begin() && RowRule(*std::prev(it)) != kNoRule;
+    for (; at < end; ++it) {
+      uint64_t next = it == rows.end() ? end : std::min(end, RowOffset(*it));
+      if (!covered && next > at + kPadding) ranges.push_back({at, next});
+      if (it == rows.end()) break;
+      at = next;
+      covered = RowRule(*it) != kNoRule;
+    }
+  }
+  return ranges;
+}
+
+// `rows`, and what follows from the code itself where they tell nothing. True: something did.
+bool AddCode(symbols::ElfFile& elf, symbols::ElfFile* debug, Rules* rules, std::vector<Row>* rows) {
+  // Not understood: a rule of its own, since gaps without one are taken for padding.
+  unwind_rule unknown = {};
+  unknown.kind = UNWIND_RULE_NONE;
+  unknown.cfa_offset = 1;
+  Layer layer;
+  bool any = false;
+  uint64_t end = 0;
+  for (const CodeRow& row : RulesFromCode(elf, debug, Uncovered(elf, *rows), rules)) {
+    if (layer.empty() || row.start != end) layer.Begin(row.start, row.end);
+    else layer.Extend(row.end);
+    end = row.end;
+    any |= row.rule != kNoRule;
+    layer.Add(row.start, row.rule != kNoRule ? row.rule : rules->Index(unknown));
+  }
+  if (any) *rows = Underlay(*rows, layer.Flatten());
+  return any;
+}
+
 }  // namespace
 
 Result<CompiledTable> Compile(symbols::ElfFile& elf, symbols::ElfFile* debug, const CompileLimits& limits) {
-  (void)debug;
   CompiledTable table;
   CodeOffsets code(elf);
   Rules rules;
@@ -68,6 +109,7 @@ Result<CompiledTable> Compile(symbols::ElfFile& elf, symbols::ElfFile* debug, co
     rows = layer.Flatten();
     if (!rows.empty()) table.sources = "eh_frame";
   }
+  if (AddCode(elf, debug, &rules, &rows)) table.sources += table.sources.empty() ? "code" : "+code";
   if (rows.empty()) return Error{ErrorCode::kNotFound, "the file has no unwind information"};
   RETURN_IF_ERROR(Paginate(rows, &table));
   table.rules = rules.Take();

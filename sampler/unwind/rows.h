@@ -60,6 +60,7 @@ class Layer {
  public:
   // A stretch of code, [start, end) in file offsets; its rows follow in order, the first at start. Without a row it counts for nothing.
   void Begin(uint64_t start, uint64_t end);
+  void Extend(uint64_t end) { stretches_.back().end = end; }
   void Add(uint64_t offset, uint16_t rule);
   size_t size() const { return rows_.size(); }
   bool empty() const { return stretches_.empty(); }
