@@ -52,6 +52,7 @@ bool ReadAll(int fd, void* data, size_t n) {
 }  // namespace
 
 Result<std::unique_ptr<DiskCache>> DiskCache::Open(const std::string& path, uint64_t max_bytes) {
+  for (size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) ::mkdir(path.substr(0, end).c_str(), 0755);
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoError("make the directory " + path);
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory.valid()) return ErrnoError("open " + path);

@@ -18,7 +18,7 @@ class DiskCache {
  public:
   static constexpr uint64_t kMaxBytes = 512 << 20;
 
-  // Makes the directory when it is missing. kDenied: others may write to it.
+  // Makes the directory (0700, those above it 0755) when it is missing. kDenied: others may write to it.
   static Result<std::unique_ptr<DiskCache>> Open(const std::string& directory, uint64_t max_bytes = kMaxBytes);
 
   // The table kept under a name (a file name); empty optional: it is known that the file tells nothing. kNotFound: nothing is kept;

@@ -21,6 +21,7 @@
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -350,7 +351,7 @@ class TablesImpl final : public Tables {
     FileInfo info;
     bool working = false;   // the worker has it
     int64_t again_ns = 0;   // a failure: then it is tried again; 0: never
-    std::vector<unwind_file_key> keys;
+    std::unordered_set<unwind_file_key, KeyHash, KeyEqual> keys;
     std::shared_ptr<const CompiledTable> compiled;  // null: not kept in our memory just now
     size_t compiled_bytes = 0;
     int64_t got_ns = 0;     // when it was last needed here
@@ -657,7 +658,7 @@ void TablesImpl::KeepBudget(int64_t now) {
 
 void TablesImpl::Erase(Table& table) {
   const int64_t now = NowNs(CLOCK_MONOTONIC);
-  for (const unwind_file_key& key : std::vector(table.keys)) RemoveKey(key, now);
+  for (const unwind_file_key& key : std::exchange(table.keys, {})) RemoveKey(key, now);
   Drop(table);
   if (table.waiting) std::erase(waiting_, &table);
   by_identity_.erase(table.identity);
@@ -684,7 +685,7 @@ void TablesImpl::AddKey(Table& table, const unwind_file_key& key) {
     for (size_t i = 0; i < leave; ++i) RemoveKey(by_use[i].second, now);
   }
   keys_[key] = &table;
-  table.keys.push_back(key);
+  table.keys.insert(key);
   PutKey(table, key);
 }
 
@@ -703,7 +704,7 @@ void TablesImpl::RemoveKey(const unwind_file_key& key, int64_t now) {
   if (it == keys_.end()) return;
   Table& table = *it->second;
   keys_.erase(it);
-  std::erase_if(table.keys, [&](const unwind_file_key& known) { return KeyEqual()(known, key); });
+  table.keys.erase(key);
   if (options_.memory) options_.memory->RemoveFile(key);
   if (table.keys.empty() && table.placement) Evict(table, now);
 }

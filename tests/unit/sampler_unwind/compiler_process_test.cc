@@ -74,7 +74,10 @@ TEST(Confine, WhatIsForbiddenFails) {
       {"executable memory", [] { return reinterpret_cast<long>(mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)); }},
       {"writing to others than stderr", [] { return syscall(SYS_write, 1, "x", 1); }},
   };
-  for (const auto& [name, call] : forbidden) EXPECT_EQ(Confined([&] { return ErrnoOf(call()); }), EPERM) << name;
+  for (const auto& [name, call] : forbidden) {
+    if (kSanitized && std::string(name).starts_with("writing")) continue;  // a sanitizer looks by it whether memory is readable
+    EXPECT_EQ(Confined([&] { return ErrnoOf(call()); }), EPERM) << name;
+  }
 }
 
 TEST(Confine, MemoryIsBoundedAndOrdinaryMemoryIsThere) {
@@ -171,7 +174,7 @@ TEST_F(CompilerTest, DiesOverAFileAndLivesForTheNext) {
     Result<std::string> bytes = compiler.Compile(Write(MakeOrder(what)), {});
     ASSERT_FALSE(bytes.ok()) << what;
     EXPECT_EQ(bytes.error().code, ErrorCode::kUnavailable) << bytes.error().message;
-    const std::string why = std::string(what) == "crash" && !kSanitized ? "signal 11" : "exit code";
+    const std::string why = std::string(what) == "exit" ? "exit code 3" : kSanitized ? "ended" : "signal 11";
     EXPECT_NE(bytes.error().message.find(why), std::string::npos) << bytes.error().message;
     ExpectWorks(compiler);
   }
@@ -191,11 +194,10 @@ TEST_F(CompilerTest, TakesTooLong) {
 
 TEST_F(CompilerTest, WantsTooMuch) {
   CompilerProcess compiler = Make();
-  if (!kSanitized) {
-    Result<std::string> memory = compiler.Compile(Write(MakeOrder("memory")), {});
-    ASSERT_FALSE(memory.ok());
-    EXPECT_NE(memory.error().message.find("more memory than"), std::string::npos) << memory.error().message;
-  }
+  if (kSanitized) return;  // has its own limits
+  Result<std::string> memory = compiler.Compile(Write(MakeOrder("memory")), {});
+  ASSERT_FALSE(memory.ok());
+  EXPECT_NE(memory.error().message.find("more memory than"), std::string::npos) << memory.error().message;
   Result<std::string> huge = compiler.Compile(Write(MakeOrder("huge")), {});
   ASSERT_FALSE(huge.ok());
   EXPECT_NE(huge.error().message.find("too large"), std::string::npos) << huge.error().message;

@@ -16,7 +16,7 @@ TEST(DiskCache, KeepsTablesAndWhatTellsNothing) {
   testing::TemporaryDirectory directory;
   std::mt19937_64 random(Seed());
   const CompiledTable table = RandomTable(random, 30, 300, 20);
-  const std::string path = directory.path() + "/cache";
+  const std::string path = directory.path() + "/a/b/cache";
   {
     auto cache = DiskCache::Open(path);
     ASSERT_TRUE(cache.ok()) << cache.error().message;
@@ -68,12 +68,13 @@ TEST(DiskCache, DamageIsFoundAndRemoved) {
 
 TEST(DiskCache, TheLongestUnusedMakeRoom) {
   testing::TemporaryDirectory directory;
-  const uint64_t max = 100'000;
+  const uint64_t max = 200'000;
   auto cache = DiskCache::Open(directory.path(), max);
   ASSERT_TRUE(cache.ok());
   std::mt19937_64 random(Seed());
-  const std::string text = Serialize(RandomTable(random, 10, 100, 20));
+  const std::string text = Serialize(RandomTable(random, 10, 400, 20));
   ASSERT_LT(text.size(), max / 5);
+  ASSERT_GT(text.size(), max / 25);
   auto age = [&](const std::string& name, int64_t seconds) {
     timespec times[2] = {{time(nullptr) - seconds, 0}, {time(nullptr) - seconds, 0}};
     ASSERT_EQ(utimensat(AT_FDCWD, (directory.path() + "/" + name).c_str(), times, 0), 0);

@@ -283,14 +283,14 @@ struct Load {
 
 TEST_F(TablesTest, TheBusiestKeepTheirsUnderASmallBudget) {
   Tables::Options options;
-  options.budget_bytes = 2 * UNWIND_CHUNK_BYTES;
+  options.budget_bytes = UNWIND_CHUNK_BYTES;
   options.cache_directory = directory_.path() + "/cache";
   auto tables = Make(options);
   std::mt19937_64 random(Seed());
   std::vector<std::shared_ptr<symbols::MappedFile>> files;
-  // 400 of about 32 KiB each: a third finds room.
+  // 400 of about 16 KiB each: a third finds room.
   for (uint64_t i = 0; i < 400; ++i) {
-    files.push_back(File(MakeOrder("table", Seed() + i, 10, 800), "executable" + std::to_string(i)));
+    files.push_back(File(MakeOrder("table", Seed() + i, 5, 800), "executable" + std::to_string(i)));
     tables->Want(Key(i), files.back());
   }
   ASSERT_TRUE(PollUntil(*tables, [&] { return tables->stats().compiled + tables->stats().from_disk >= 400; }, 60'000'000'000));
@@ -306,18 +306,24 @@ TEST_F(TablesTest, TheBusiestKeepTheirsUnderASmallBudget) {
     }
     return load.asked == 0 ? 0 : static_cast<double>(load.found) / load.asked;
   };
-  const double first = run(1'500'000'000);
+  auto busy = [&] {
+    int found = 0;
+    for (uint64_t i = 340; i < 400; ++i) found += memory_.files.contains(Key(i));
+    return found;
+  };
+  const int64_t start = NowNs(CLOCK_MONOTONIC);
+  const double first = run(100'000'000);
+  while (busy() < 60 && NowNs(CLOCK_MONOTONIC) - start < 20'000'000'000) run(100'000'000);
+  const double seconds = static_cast<double>(NowNs(CLOCK_MONOTONIC) - start) / 1e9;
   const uint64_t evictions = tables->stats().evictions;
-  const double share = run(1'500'000'000);
-  printf("found at first %.3f, then %.3f of %d; %llu evictions, then %llu; %llu placed, %llu not\n", first, share, load.asked,
+  const double share = run(500'000'000);
+  printf("found at first %.3f, after %.1f s %.3f of %d; %llu evictions, then %llu; %llu placed, %llu not\n", first, seconds, share, load.asked,
          static_cast<unsigned long long>(evictions), static_cast<unsigned long long>(tables->stats().evictions - evictions),
          static_cast<unsigned long long>(tables->stats().placed_files), static_cast<unsigned long long>(tables->stats().not_placed));
   EXPECT_GE(share, 0.8);
-  int busy = 0;
-  for (uint64_t i = 340; i < 400; ++i) busy += !Missing(Key(i));
-  EXPECT_EQ(busy, 60);
+  EXPECT_EQ(busy(), 60);
   EXPECT_GT(evictions, 0u);
-  EXPECT_LE(memory_.most_chunks, 2u);
+  EXPECT_EQ(memory_.most_chunks, 1u);
   EXPECT_GT(tables->stats().not_placed, 0u);
   EXPECT_EQ(memory_.wrong, 0);
 }
@@ -335,7 +341,7 @@ TEST_F(TablesTest, EquallyUsedFilesDoNotDriveOutOneAnother) {
   }
   ASSERT_TRUE(PollUntil(*tables, [&] { return tables->stats().compiled >= 120; }, 60'000'000'000));
   Load load{*tables, memory_, files};
-  const int64_t end = NowNs(CLOCK_MONOTONIC) + 2'500'000'000;
+  const int64_t end = NowNs(CLOCK_MONOTONIC) + 1'000'000'000;
   while (NowNs(CLOCK_MONOTONIC) < end) {
     for (int i = 0; i < 60; ++i) load.Use(random() % 120);
     usleep(10'000);
@@ -369,13 +375,13 @@ TEST_F(TablesTest, MoreFilesThanTheProgramsCanKnow) {
   auto file = File(MakeOrder("table", Seed()), "one of very many inodes");
   tables->Want(Key(1), file);
   ASSERT_TRUE(PollUntil(*tables, [&] { return memory_.files.size() == 1; }));
-  for (uint64_t i = 2; i < UNWIND_MAX_FILES + 5000; ++i) {
+  for (uint64_t i = 2; i < UNWIND_MAX_FILES + 3000; ++i) {
     tables->Want(Key(i), file);
     memory_.Use(Key(1), 0);
   }
   EXPECT_LE(memory_.files.size(), size_t{UNWIND_MAX_FILES});
   EXPECT_FALSE(Missing(Key(1))) << "in use";
-  EXPECT_FALSE(Missing(Key(UNWIND_MAX_FILES + 4999))) << "the newest";
+  EXPECT_FALSE(Missing(Key(UNWIND_MAX_FILES + 2999))) << "the newest";
 }
 
 TEST_F(TablesTest, WithoutTheProgramsThereIsUserSpace) {
