@@ -135,6 +135,9 @@ __u64 mark_jobs;
 __u32 mark_tgid;
 __u64 clear_jobs;
 __u32 list_hierarchy;
+/* Argument and answer of name_kernel. */
+__u64 kernel_address;
+char kernel_name[BORESCOPE_KERNEL_NAME_MAX];
 
 /* Results. */
 __u64 job_used_ns[BORESCOPE_MAX_JOBS];
@@ -976,4 +979,16 @@ int visit_cgroups(struct bpf_iter__task *ctx)
 		cgrp = above->cgroup;
 	}
 	return 0;
+}
+
+/*
+ * The kernel's own name for an address of its text, "schedule" or "nft_do_chain [nf_tables]": one look-up, where reading
+ * /proc/kallsyms makes 100 000 lines. Run by user space for each kernel address that it sees for the first time.
+ */
+SEC("syscall")
+int name_kernel(void *ctx)
+{
+	u64 arguments[] = {kernel_address};
+
+	return bpf_snprintf(kernel_name, sizeof(kernel_name), "%ps", arguments, sizeof(arguments)) < 0;
 }

@@ -323,6 +323,7 @@ int RunProfile(const ProfileOptions& options) {
     samples = *std::move(file);
     stack_options.on_sample = [&](const stacks::NamedSample& sample) { samples->Write(sample, "local"); };
   }
+  stack_options.kernel_names = [&](uint64_t address) { return (*engine)->NameKernel(address); };
   auto aggregator = stacks::Aggregator::Create(std::move(stack_options));
 
   std::unique_ptr<Command> command;

@@ -11,6 +11,7 @@
 #define BORESCOPE_MAX_PODS 1024
 #define BORESCOPE_CGROUP_LEVELS 12 /* how far up a cgroup's ancestors are told */
 #define BORESCOPE_OWN_COST_ONE_IN 16 /* runs between two that are timed */
+#define BORESCOPE_KERNEL_NAME_MAX 640 /* the kernel's longest symbol is 512, a module's name 64 */
 
 /* In which hierarchy a container's cgroup is looked for. */
 enum borescope_hierarchy {

@@ -140,6 +140,7 @@ Result<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   stacks::Options stacks;
   stacks.proc_root = a->options_.engine.proc_root;
   stacks.on_sample = [a](const stacks::NamedSample& sample) { a->OnNamedSample(sample); };
+  stacks.kernel_names = [a](uint64_t address) { return a->engine_->NameKernel(address); };  // samples come from an engine
   a->aggregator_ = stacks::Aggregator::Create(std::move(stacks));
   a->fan_ = std::make_unique<Fan>(*a);
 

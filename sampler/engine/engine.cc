@@ -137,6 +137,13 @@ uint64_t MapBytes(const std::string& proc_root, int fd) {
   return ParseUint(value.substr(0, value.find('\n'))).value_or(0);
 }
 
+// "bpf_prog_6deef7357e7b4530_x", "bpf_trampoline_6442": in kallsyms their module is "bpf", in the kernel's %ps they have none.
+bool IsBpfSymbol(std::string_view name) {
+  constexpr std::string_view kProgram = "bpf_prog_", kTrampoline = "bpf_trampoline_";
+  if (name.starts_with(kTrampoline)) return ParseUint(name.substr(kTrampoline.size())).has_value();
+  return name.starts_with(kProgram) && ParseUint(name.substr(kProgram.size(), 16), 16).has_value();
+}
+
 struct SkeletonDeleter {
   void operator()(borescope_bpf* s) const { borescope_bpf::destroy(s); }
 };
@@ -162,6 +169,7 @@ class EngineImpl final : public Engine {
   Status Drain(Observer& observer) override;
   int wake_fd() const override { return wake_.get(); }
   unwind::TableMemory& table_memory() override { return *table_maps_; }
+  Result<std::string> NameKernel(uint64_t address) override;
   JobCounters counters(JobId id) const override;
   Counters counters() const override;
 
@@ -1087,6 +1095,18 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
     mask &= ~sample.job_mask;
     observer.OnSample(sample);
   }
+}
+
+Result<std::string> EngineImpl::NameKernel(uint64_t address) {
+  auto& bss = *skel_->bss;
+  bss.kernel_address = address;
+  LIBBPF_OPTS(bpf_test_run_opts, run);
+  if (int error = bpf_prog_test_run_opts(bpf_program__fd(skel_->progs.name_kernel), &run); error != 0) {
+    return ErrnoError("asking the kernel for a name", -error);
+  }
+  std::string_view name(bss.kernel_name, strnlen(bss.kernel_name, sizeof(bss.kernel_name)));
+  if (run.retval != 0 || name.starts_with("0x")) return std::string();  // what it cannot name it prints
+  return std::string(name) + (IsBpfSymbol(name) ? " [bpf]" : "");
 }
 
 // ---- counters ----

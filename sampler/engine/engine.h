@@ -159,6 +159,9 @@ class Engine {
   // Where the programs look for unwind tables; lives as long as the engine. Any thread may use it, one at a time.
   virtual unwind::TableMemory& table_memory() = 0;
 
+  // The kernel's own name for an address of its text, 1 µs: "schedule", "nft_do_chain [nf_tables]"; empty when it knows none.
+  virtual Result<std::string> NameKernel(uint64_t address) = 0;
+
   virtual JobCounters counters(JobId id) const = 0;
   virtual Counters counters() const = 0;
 };

@@ -17,7 +17,7 @@ constexpr std::array<Capability, 6> kSix = {{
                            "their frames stay without names and containers may stay unknown"},
     {40, "CAP_CHECKPOINT_RESTORE", "opening /proc/PID/map_files fails with EPERM, frames in files that were deleted or replaced stay without names"},
     {2, "CAP_DAC_READ_SEARCH", "opening files that belong to other users fails with EACCES, frames in them stay without names"},
-    {34, "CAP_SYSLOG", "/proc/kallsyms reads as zero addresses, kernel frames stay without names"},
+    {34, "CAP_SYSLOG", "/proc/kallsyms reads as zero addresses, kernel frames stay without addresses"},
 }};
 
 }  // namespace

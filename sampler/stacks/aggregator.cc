@@ -22,6 +22,7 @@
 namespace borescope::stacks {
 namespace {
 
+constexpr uint64_t kKernelImageBytes = 1 << 30;  // how much room the kernel's image has at most: its true size tells nobody anything
 constexpr size_t kMaxJobs = 64;
 constexpr size_t kMaxProcessesInWindow = 1024;  // whose shares decide language and name
 constexpr size_t kMaxFrames = 1 << 18;            // of all stacks together
@@ -147,7 +148,7 @@ class AggregatorImpl final : public Aggregator {
   explicit AggregatorImpl(Options options)
       : options_(std::move(options)),
         spaces_(options_.proc_root, [this](const Mapping& mapping) { Want(mapping); }),
-        frames_(spaces_, options_.proc_root) {}
+        frames_(spaces_, options_.proc_root, options_.kernel_names) {}
 
   void OnMmap(const engine::Mmap& event) override { spaces_.OnMmap(event); }
   void OnFork(const engine::Fork& event) override { spaces_.OnFork(event); }
@@ -665,7 +666,7 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
     if (frame.kind == Frame::Kind::kKernel) {
       if (kernel == profile::kNone) {
         profile::Mapping m;
-        m.limit = frames_.kernel_text_size();
+        m.limit = kKernelImageBytes;
         m.filename = "[kernel.kallsyms]";
         m.has_functions = true;
         kernel = profile.AddMapping(m);

@@ -69,6 +69,9 @@ struct Options {
   unwind::Tables* tables = nullptr;                   // unwind tables of what the targets map are asked for here; null: there are none
   size_t max_stacks = 1 << 17;                        // interned; beyond it: LOSS_STACK_TABLE_FULL
   std::function<void(const NamedSample&)> on_sample;  // may be empty
+  // The kernel's name for an address of its text, "function" or "function [module]": Engine::NameKernel. Empty: names come from
+  // PROC_ROOT/kallsyms, which costs 40 ms.
+  std::function<Result<std::string>(uint64_t)> kernel_names;
 };
 
 // Interns stacks by hash, names each new one once while the process lives or from what the side-band told of it, and adds up weights

@@ -78,25 +78,36 @@ uint32_t Frames::Kernel(uint64_t pc, bool leaf, int64_t now_ns) {
       kallsyms_ = *std::move(loaded);
     } else if (!kallsyms_failed_) {
       kallsyms_failed_ = true;
-      Log(LogLevel::kWarning, "kernel frames have no names", {{"error", loaded.error().message}});
+      Log(LogLevel::kWarning, kernel_names_ ? "kernel frames have no addresses" : "kernel frames have no names", {{"error", loaded.error().message}});
     }
   };
   if (!kallsyms_ && !kallsyms_failed_) load();
-  auto found = kallsyms_ ? kallsyms_->Find(address) : std::nullopt;
-  if (kallsyms_ && !found && now_ns - kallsyms_ns_ > kReloadNs) {  // a module or BPF program that is newer than our table
-    load();
-    found = kallsyms_->Find(address);
+  std::string name, module;
+  auto asked = kernel_names_ ? kernel_names_(address) : Error{ErrorCode::kUnsupported, ""};
+  if (asked.ok()) {
+    size_t space = asked->find(' ');
+    name = asked->substr(0, space);
+    if (space != std::string::npos) module = asked->substr(space + 1);
+  } else {
+    if (kernel_names_) {
+      Log(LogLevel::kWarning, "the kernel does not name its functions; /proc/kallsyms is read", {{"error", asked.error().message}});
+      kernel_names_ = nullptr;
+    }
+    auto found = kallsyms_ ? kallsyms_->Find(address) : std::nullopt;
+    if (kallsyms_ && !found && now_ns - kallsyms_ns_ > kReloadNs) {  // a module or BPF program that is newer than our table
+      load();
+      found = kallsyms_->Find(address);
+    }
+    if (found) {
+      name = found->name;
+      if (!found->module.empty()) module = "[" + std::string(found->module) + "]";
+    }
   }
   Frame frame;
   frame.kind = Frame::Kind::kKernel;
   // Tenants read profiles: where the kernel lies in memory is not theirs to know.
-  if (kallsyms_ && address >= kallsyms_->text_start() && address < kallsyms_->text_end()) frame.address = address - kallsyms_->text_start();
-  if (!found) {
-    frame.function = AddFunction("[kernel]+?", "[kernel.kallsyms]");
-  } else {
-    std::string module = found->module.empty() ? "[kernel.kallsyms]" : "[" + std::string(found->module) + "]";
-    frame.function = AddFunction(found->name, module);
-  }
+  if (!name.empty() && module.empty() && kallsyms_ && address >= kallsyms_->text_start()) frame.address = address - kallsyms_->text_start();
+  frame.function = AddFunction(name.empty() ? "[kernel]+?" : name, module.empty() ? "[kernel.kallsyms]" : module);
   return Add(key, std::move(frame));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,12 +10,15 @@
 #include <vector>
 
 #include "bpf/abi/loss.h"
+#include "common/base/result.h"
 #include "sampler/stacks/spaces.h"
 #include "sampler/symbols/kallsyms.h"
 
 namespace borescope::stacks {
 
 constexpr uint32_t kNoFunction = UINT32_MAX;
+
+using KernelNames = std::function<Result<std::string>(uint64_t)>;  // see Options::kernel_names
 
 struct FunctionName {
   std::string name, system_name;
@@ -34,7 +38,8 @@ struct Frame {
 // Names of program counters, by mapping: looked up in files only at first sight.
 class Frames {
  public:
-  Frames(Spaces& spaces, std::string proc_root) : spaces_(spaces), proc_root_(std::move(proc_root)) {}
+  Frames(Spaces& spaces, std::string proc_root, KernelNames kernel_names)
+      : spaces_(spaces), proc_root_(std::move(proc_root)), kernel_names_(std::move(kernel_names)) {}
 
   // Indices stay valid until Sweep.
   // The instruction at `address`: an interrupted one, or a byte of the call before a return address. process null: none is known.
@@ -48,8 +53,6 @@ class Frames {
   std::string Text(const Frame& frame) const;
   std::string Module(const Frame& frame) const;
   size_t size() const { return frames_.size(); }
-  // Size of the kernel's text, for its mapping; 0 before the first kernel frame or when kallsyms cannot be read.
-  uint64_t kernel_text_size() const { return kallsyms_ ? kallsyms_->text_end() - kallsyms_->text_start() : 0; }
 
   // Drops the frames that are not used; returns the new index of each old one.
   std::vector<uint32_t> Sweep(const std::vector<bool>& used);
@@ -73,6 +76,7 @@ class Frames {
 
   Spaces& spaces_;
   std::string proc_root_;
+  KernelNames kernel_names_;
   std::vector<Frame> frames_;
   std::unordered_map<Key, uint32_t, KeyHash> index_;
   std::vector<FunctionName> functions_;

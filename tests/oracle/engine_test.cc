@@ -14,8 +14,11 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <map>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "support.h"
@@ -802,6 +805,49 @@ TEST(EngineTest, EachMissingCapabilityIsNamed) {
       EXPECT_EQ(said.find("wrong code"), std::string::npos);
     }
   }
+}
+
+// Truth: /proc/kallsyms.
+TEST(EngineTest, NamesKernelFunctions) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  std::ifstream file("/proc/kallsyms");
+  std::map<uint64_t, std::set<std::string>> names;  // aliases share an address
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string address, type, name;
+    fields >> address >> type >> name;
+    if (name == "_etext") break;  // data follow, and modules that come and go
+    names[std::stoull(address, nullptr, 16)].insert(name);
+  }
+  ASSERT_GT(names.size(), 1000u) << "kallsyms hides addresses";
+  std::vector<uint64_t> starts;
+  for (const auto& [address, aliases] : names) starts.push_back(address);
+  std::mt19937_64 random(Seed());
+  int asked = 0;
+  for (int i = 0; i < 2000; ++i) {
+    size_t at = random() % (starts.size() - 1);
+    uint64_t size = starts[at + 1] - starts[at];
+    if (size > 1 << 16) continue;  // the last of its section
+    auto name = e->NameKernel(starts[at] + random() % size);
+    ASSERT_TRUE(name.ok()) << name.error().message;
+    EXPECT_TRUE(names[starts[at]].contains(*name)) << std::hex << starts[at] << " is not " << *name;
+    ++asked;
+  }
+  EXPECT_GT(asked, 1500);
+  EXPECT_EQ(*e->NameKernel(0x1000), "");
+  // Our own programs are there, attached or not.
+  std::ifstream again("/proc/kallsyms");
+  for (std::string line; std::getline(again, line);) {
+    size_t at = line.find(" t bpf_prog_");
+    if (at == std::string::npos || !line.ends_with("_name_kernel\t[bpf]")) continue;
+    auto name = e->NameKernel(std::stoull(line, nullptr, 16));
+    ASSERT_TRUE(name.ok());
+    if (name->empty()) continue;  // another engine's, gone by now
+    EXPECT_EQ(*name, line.substr(at + 3, line.find('\t') - at - 3) + " [bpf]");
+    return;
+  }
+  FAIL() << "no bpf_prog_…_name_kernel in /proc/kallsyms";
 }
 
 TEST(EngineTest, BadInputIsRefused) {
