@@ -57,7 +57,10 @@ __noinline u64 vma_next(u64 entry, u64 pc)
 		count = bpf_core_field_size(struct maple_range_64, pivot) / 8;
 	}
 	for (i = 0; i < 16; i++) {
-		if (i >= count || words[(pivots + i) % VMA_OBJECT_WORDS] >= pc)
+		u64 pivot = words[(pivots + i) % VMA_OBJECT_WORDS];
+
+		/* Behind the last used slot stand zeros: it reaches up to what the node above says. */
+		if (i >= count || pivot >= pc || (i && !pivot))
 			break;
 	}
 	return words[(slots + i) % VMA_OBJECT_WORDS];
@@ -71,7 +74,8 @@ __noinline u64 vma_candidate(u64 mm, u64 pc)
 	if (bpf_core_field_exists(struct mm_struct, mm_mt)) {
 		entry = (u64)BPF_CORE_READ((struct mm_struct *)mm, mm_mt.ma_root);
 		for (int level = 0; level < VMA_TREE_LEVELS; level++) {
-			if ((entry & 3) != 2 || entry <= 4096)
+			/* The root's word alone is marked as a node's: a tree of one entry has no node. */
+			if ((!level && (entry & 3) != 2) || entry <= 4096)
 				return 0;
 			if ((entry >> 3 & 15) < bpf_core_enum_value(enum maple_type, maple_range_64))
 				return vma_next(entry, pc);
