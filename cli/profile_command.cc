@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/explain.h"
 #include "cli/table.h"
 #include "common/api/json.h"
 #include "common/base/clock.h"
@@ -28,9 +29,13 @@
 #include "sampler/engine/engine.h"
 #include "sampler/publish/samples_file.h"
 #include "sampler/stacks/aggregator.h"
+#include "sampler/unwind/tables.h"
 
 namespace borescope::cli {
 namespace {
+
+constexpr char kTableCache[] = "/var/cache/borescope/unwind-tables";
+constexpr int64_t kWaitForTablesNs = 2'000'000'000;  // at the end, for samples that came before their unwind tables
 
 #ifdef BORESCOPE_FIXED_PERIOD
 constexpr bool kFixedPeriod = true;  // the test build that shows what the jitter is for
@@ -150,43 +155,13 @@ size_t TerminalWidth() {
   return 80;
 }
 
-enum class LossClass { LOST, TRUNCATED };
-struct LossRow {
-  const char* text;
-  LossClass kind;
-};
-constexpr LossRow kLossRows[] = {
-#define BORESCOPE_LOSS(enumerator, name, text, kind) {text, LossClass::kind},
-    BORESCOPE_LOSS_TABLE(BORESCOPE_LOSS)
-#undef BORESCOPE_LOSS
-};
-
-int64_t LostNs(const engine::JobCounters& kernel, const stacks::JobStats& user) {
-  int64_t ns = 0;
-  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) {
-    if (kLossRows[i].kind == LossClass::LOST) ns += kernel.loss[i].ns + user.loss[i].ns;
-  }
-  return ns;
-}
-
-// What was lost and cut, by reason: "Lost: 0.2 s ring buffer full. Cut stacks: 85 no frame pointer."
-std::string Losses(const engine::JobCounters& kernel, const stacks::JobStats& user) {
-  std::string lost, cut;
-  for (int i = LOSS_NONE + 1; i < LOSS_MAX; ++i) {
-    if (kLossRows[i].kind == LossClass::LOST) {
-      const int64_t ns = kernel.loss[i].ns + user.loss[i].ns;
-      if (ns > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", FormatSeconds(static_cast<double>(ns) / 1e9), kLossRows[i].text);
-    } else if (user.loss[i].count > 0) {
-      cut += fmt::format("{}{} {}", cut.empty() ? "" : ", ", user.loss[i].count, kLossRows[i].text);
-    }
-  }
-  return "Lost: " + (lost.empty() ? "nothing" : lost) + ". Cut stacks: " + (cut.empty() ? "none" : cut) + ".";
-}
-
 struct Outcome {
   profile::Profile profile;
   engine::JobCounters kernel;
   stacks::JobStats user;
+  std::vector<stacks::Cut> cuts;
+  std::vector<unwind::Tables::FileInfo> files;
+  unwind::Tables::Stats tables;
   double wall_seconds = 0;
   int64_t own_cpu_ns = 0;
   uint64_t memory_bytes = 0;
@@ -240,7 +215,12 @@ void Print(const ProfileOptions& options, const Outcome& outcome) {
   fmt::print("{}\n", RenderTable(input));
   fmt::print("{} samples in {}; sampled {} of {} CPU time used, {} lost, {} unexplained.\n", input.total_samples, FormatSeconds(outcome.wall_seconds),
              FormatSeconds(sampled), FormatSeconds(used), FormatSeconds(lost), FormatSeconds(used - sampled - lost));
-  fmt::print("{}\n", Losses(outcome.kernel, outcome.user));
+  fmt::print("{}\n", QualityLines(outcome.kernel, outcome.user));
+  if (options.explain) {
+    fmt::print("\n{}\n", Explain(outcome.cuts, outcome.files, outcome.tables, outcome.user.collected, input.width));
+  } else if (outcome.user.truncated > 0) {
+    fmt::print("What cuts stacks and what would mend it: --explain\n");
+  }
   fmt::print("Cost: {} of CPU, {} of memory.\n", FormatCores(static_cast<double>(outcome.own_cpu_ns) / 1e9 / std::max(outcome.wall_seconds, 1e-3)),
              FormatBytes(outcome.memory_bytes));
   if (!options.output.empty()) {
@@ -316,7 +296,14 @@ int RunProfile(const ProfileOptions& options) {
   auto engine = engine::Engine::Open({.fixed_period = kFixedPeriod});
   if (!engine.ok()) return Fail(engine.error());
   std::unique_ptr<publish::SamplesFile> samples;
+  unwind::Tables::Options table_options;
+  table_options.memory = &(*engine)->table_memory();
+  table_options.budget_bytes = static_cast<size_t>(options.unwind_memory_mib) << 20;
+  table_options.cache_directory = kTableCache;
+  auto tables = unwind::Tables::Create(std::move(table_options));
+  if (!tables.ok()) return Fail(tables.error());
   stacks::Options stack_options;
+  stack_options.tables = tables->get();
   if (!options.samples_file.empty()) {
     auto file = publish::SamplesFile::Open(options.samples_file);
     if (!file.ok()) return Fail(file.error());
@@ -356,15 +343,20 @@ int RunProfile(const ProfileOptions& options) {
     if (auto status = command->Release(); !status.ok()) return Fail(status.error());
   }
 
+  auto drain = [&]() -> Status {
+    RETURN_IF_ERROR((*engine)->Drain(*aggregator));
+    aggregator->Poll(NowNs(CLOCK_MONOTONIC));
+    return OkStatus();
+  };
   const bool progress = ::isatty(STDERR_FILENO) == 1;
   int64_t end_mono = start_mono + duration_ns;
   int64_t next_progress = start_mono;
   while (true) {
     int64_t now = NowNs(CLOCK_MONOTONIC);
     if (now >= end_mono || g_interrupted || (command && command->Ended())) break;
-    pollfd wake{(*engine)->wake_fd(), POLLIN, 0};
-    ::poll(&wake, 1, static_cast<int>(std::min<int64_t>(100, (end_mono - now) / 1'000'000 + 1)));
-    if (auto status = (*engine)->Drain(*aggregator); !status.ok()) return Fail(status.error());
+    pollfd wake[] = {{(*engine)->wake_fd(), POLLIN, 0}, {(*tables)->wake_fd(), POLLIN, 0}};
+    ::poll(wake, std::size(wake), static_cast<int>(std::min<int64_t>(100, (end_mono - now) / 1'000'000 + 1)));
+    if (auto status = drain(); !status.ok()) return Fail(status.error());
     if (progress && now >= next_progress) {
       next_progress = now + 500'000'000;
       fmt::print(stderr, "\r{:>6} of {}, {} samples ", FormatSeconds(static_cast<double>(now - start_mono) / 1e9),
@@ -376,9 +368,9 @@ int RunProfile(const ProfileOptions& options) {
   (*engine)->SetWindow(*job, start_boot, start_boot + (end_mono - start_mono));
   Outcome outcome;
   outcome.kernel = (*engine)->counters(*job);
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2 || (aggregator->held(*job) > 0 && NowNs(CLOCK_MONOTONIC) < end_mono + kWaitForTablesNs); ++i) {
     ::usleep(30'000);
-    if (auto status = (*engine)->Drain(*aggregator); !status.ok()) return Fail(status.error());
+    if (auto status = drain(); !status.ok()) return Fail(status.error());
   }
   if (progress) fmt::print(stderr, "\r{:60}\r", "");
   const int64_t used_ns = outcome.kernel.used_ns;
@@ -388,8 +380,11 @@ int RunProfile(const ProfileOptions& options) {
   outcome.profile.time_ns = NowNs(CLOCK_REALTIME) - (NowNs(CLOCK_MONOTONIC) - start_mono);
   outcome.profile.duration_ns = end_mono - start_mono;
   outcome.user = aggregator->stats(*job);
+  outcome.cuts = aggregator->cuts(*job);
+  outcome.files = (*tables)->files();
+  outcome.tables = (*tables)->stats();
   outcome.wall_seconds = static_cast<double>(end_mono - start_mono) / 1e9;
-  outcome.own_cpu_ns = OwnCpuNs() - own_cpu_start + (*engine)->counters().bpf_ns;
+  outcome.own_cpu_ns = OwnCpuNs() - own_cpu_start + (*engine)->counters().bpf_ns + outcome.tables.compile_cpu_ns;
   const engine::Counters counters = (*engine)->counters();
   outcome.memory_bytes = ResidentBytes() + counters.map_bytes - counters.mapped_bytes;
 

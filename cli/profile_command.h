@@ -18,6 +18,8 @@ struct ProfileOptions {
   std::string output;                 // -o
   std::string format = "pprof";       // pprof | collapsed
   std::string samples_file;           // --samples
+  bool explain = false;               // --explain
+  int unwind_memory_mib = 64;         // --unwind-memory
   int top = 15;                       // rows of the table
 };
 

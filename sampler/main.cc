@@ -53,7 +53,8 @@ void AddHandlers(http::Server& server, metrics::Registry& registry, agent::Agent
 
 struct Flags {
   kube::ConfigFlags kube;
-  std::string node, sinks_file, samples_file;
+  std::string node, sinks_file, samples_file, unwind_cache;
+  int unwind_memory_mib = 64;
   std::string listen = "127.0.0.1:8082";
 };
 
@@ -71,6 +72,8 @@ Status Run(const Flags& flags) {
   options.node = flags.node;
   options.sinks = *std::move(sinks);
   options.samples_file = flags.samples_file;
+  options.unwind_cache = flags.unwind_cache;
+  options.unwind_bytes = static_cast<size_t>(flags.unwind_memory_mib) << 20;
   options.version = kVersion;
   options.registry = &registry;
   ASSIGN_OR_RETURN(std::unique_ptr<agent::Agent> agent, agent::Agent::Create(std::move(options)));
@@ -96,6 +99,8 @@ int main(int argc, char** argv) {
   app.add_option("--sinks", flags.sinks_file, "YAML file that says where profiles may go")->type_name("FILE")->required();
   app.add_option("--listen", flags.listen, "Where /metrics, /healthz and /readyz are")->type_name("HOST:PORT")->capture_default_str();
   app.add_option("--samples", flags.samples_file, "Append every sample to FILE, one JSON object a line")->type_name("FILE");
+  app.add_option("--unwind-cache", flags.unwind_cache, "Keep unwind tables in this folder, at most 512 MiB; default: they are made anew at each start")->type_name("DIR");
+  app.add_option("--unwind-memory", flags.unwind_memory_mib, "Kernel memory for unwind tables, in MiB")->check(CLI::Range(4, 4096))->capture_default_str();
   app.set_version_flag("--version", std::string("borescope-sampler ") + borescope::kVersion);
   CLI11_PARSE(app, argc, argv);
 

@@ -796,6 +796,10 @@ class Planner {
                status_.cpu.lost_ns / kLostPerMilleDegraded > status_.cpu.used_ns / 1000) {
       Set("Degraded", "True", "SamplesLost",
           "more than 0.5 % of the CPU time was not sampled; `status.lost` says why");
+    } else if (status_.samples.truncated > status_.samples.collected / 100) {
+      Set("Degraded", "True", "StacksCut",
+          "more than 1 % of the stacks are cut; `status.lost` says why, docs/operations.md what "
+          "mends it");
     } else {
       Set("Degraded", "False", "AsExpected", "");
     }

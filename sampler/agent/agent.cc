@@ -137,13 +137,6 @@ Result<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   ASSIGN_OR_RETURN(a->publisher_, publish::Publisher::Create(a->options_.sinks, std::move(publisher)));
   ASSIGN_OR_RETURN(a->link_, ApiLink::Create(a->options_.kube, {.node = a->options_.node, .wake = [a] { Signal(a->wake_.get()); }}));
 
-  stacks::Options stacks;
-  stacks.proc_root = a->options_.engine.proc_root;
-  stacks.on_sample = [a](const stacks::NamedSample& sample) { a->OnNamedSample(sample); };
-  stacks.kernel_names = [a](uint64_t address) { return a->engine_->NameKernel(address); };  // samples come from an engine
-  a->aggregator_ = stacks::Aggregator::Create(std::move(stacks));
-  a->fan_ = std::make_unique<Fan>(*a);
-
   if (Result<std::string> text = ReadFile(a->options_.engine.proc_root + "/self/status", 64 << 10); text.ok()) {
     a->missing_ = guard::DescribeMissing(guard::MissingCapabilities(*text));
     if (!a->missing_.empty()) Log(LogLevel::kWarning, "degraded", {{"why", a->missing_}});
@@ -169,18 +162,35 @@ Result<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
 Status Agent::OpenEngine() {
   if (engine_) return OkStatus();
   Result<std::unique_ptr<engine::Engine>> opened = engine::Engine::Open(options_.engine);
+  Status ready = opened.ok() ? OpenTables(**opened) : opened.error();
   std::lock_guard lock(shared_mutex_);
-  engine_ok_ = opened.ok();
-  if (!opened.ok()) {
-    engine_error_ = opened.error();
+  engine_ok_ = ready.ok();
+  if (!ready.ok()) {
+    engine_error_ = ready.error();
     status_.kinds.clear();
     machine_.SetKinds({std::string(api::ProfileKindName(api::ProfileKind::kCpu))});  // the job is told why, not that the kind is unknown
-    return opened.error();
+    return ready;
   }
   engine_ = *std::move(opened);
   engine_counters_ = engine_->counters();
   status_.kinds = {std::string(api::ProfileKindName(api::ProfileKind::kCpu))};
   machine_.SetKinds({status_.kinds.begin(), status_.kinds.end()});
+  return OkStatus();
+}
+
+Status Agent::OpenTables(engine::Engine& engine) {
+  unwind::Tables::Options tables;
+  tables.memory = &engine.table_memory();
+  tables.budget_bytes = options_.unwind_bytes;
+  tables.cache_directory = options_.unwind_cache;
+  ASSIGN_OR_RETURN(tables_, unwind::Tables::Create(std::move(tables)));
+  stacks::Options stacks;
+  stacks.proc_root = options_.engine.proc_root;
+  stacks.tables = tables_.get();
+  stacks.on_sample = [this](const stacks::NamedSample& sample) { OnNamedSample(sample); };
+  stacks.kernel_names = [this](uint64_t address) { return engine_->NameKernel(address); };  // samples come from an engine
+  aggregator_ = stacks::Aggregator::Create(std::move(stacks));
+  fan_ = std::make_unique<Fan>(*this);
   return OkStatus();
 }
 
@@ -204,13 +214,15 @@ std::string Agent::NotReady() const {
 
 void Agent::RefreshMetrics() {
   engine::Counters counters;
+  int64_t compiler_ns = 0;
   bool is_protected = false;
   {
     std::lock_guard lock(shared_mutex_);
     counters = engine_counters_;
+    compiler_ns = compiler_ns_;
     is_protected = protected_.value_or(false);
   }
-  metrics_.SetCost(guard::MeasureCost(counters));
+  metrics_.SetCost(guard::MeasureCost(counters, compiler_ns));
   metrics_.SetPublisher(publisher_->stats());
   kube::ClockOffset::Estimate offset = link_->clock_offset();
   metrics_.SetApi(link_->requests(), link_->connected(), is_protected, offset.known ? offset.offset_ns : 0);
@@ -270,7 +282,10 @@ void Agent::Wait(int stop_fd) {
   int timeout_ms = -1;
   // Rounded up: an early wake-up would find nothing to do and come back at once.
   if (next != INT64_MAX) timeout_ms = static_cast<int>(std::clamp<int64_t>((next - boot + 999'999) / 1'000'000, 0, 60'000));
-  std::array<pollfd, 3> fds = {{{wake_.get(), POLLIN, 0}, {stop_fd, POLLIN, 0}, {engine_ ? engine_->wake_fd() : -1, POLLIN, 0}}};
+  std::array<pollfd, 4> fds = {{{wake_.get(), POLLIN, 0},
+                                {stop_fd, POLLIN, 0},
+                                {engine_ ? engine_->wake_fd() : -1, POLLIN, 0},
+                                {armed ? tables_->wake_fd() : -1, POLLIN, 0}}};
   ::poll(fds.data(), fds.size(), timeout_ms);
   uint64_t count;
   while (::read(wake_.get(), &count, sizeof count) > 0) {
@@ -282,6 +297,7 @@ void Agent::Drain() {
   if (Status drained = engine_->Drain(*fan_); !drained.ok()) {
     Log(LogLevel::kError, "the ring buffer can't be drained", {{"error", drained.error().message}});
   }
+  aggregator_->Poll(NowNs(CLOCK_MONOTONIC));
   if (samples_) samples_->Flush();
 }
 
@@ -474,7 +490,6 @@ void Agent::OnNewContainer(const engine::Cgroup& event) {
 }
 
 void Agent::RestartGrid(Runtime& runtime, int64_t start_mono_ns, int64_t start_real_ns) {
-  aggregator_->StopJob(runtime.engine_id);
   aggregator_->StartJob(runtime.engine_id, {.start_mono_ns = start_mono_ns, .window_ns = kWindowNs, .frequency_hz = runtime.frequency_hz});
   for (uint64_t cgroup_id : runtime.excluded) aggregator_->Exclude(runtime.engine_id, cgroup_id);
   runtime.grid_mono_ns = start_mono_ns;
@@ -691,19 +706,22 @@ void Agent::AccountCost() {
   int64_t mono = NowNs(CLOCK_MONOTONIC);
   next_account_mono_ns_ = mono + kSecond;
   engine::Counters counters = engine_->counters();
+  unwind::Tables::Stats tables = tables_->stats();
   {
     std::lock_guard lock(shared_mutex_);
     engine_counters_ = counters;
+    compiler_ns_ = tables.compile_cpu_ns;
   }
   std::map<std::string, uint64_t> samples;
   for (const auto& [id, runtime] : runtimes_) {
     if (runtime.engine_id >= 0) samples[id] = runtime.user.collected;
   }
-  ledger_.Account(guard::MeasureCost(counters), samples, mono);
+  ledger_.Account(guard::MeasureCost(counters, tables.compile_cpu_ns), samples, mono);
   for (const auto& [id, runtime] : runtimes_) {
     metrics_.SetJob(id, runtime.session, runtime.figures, runtime.user, ledger_.Of(id));
   }
   metrics_.SetEngine(counters, aggregator_->memory_bytes());
+  metrics_.SetTables(tables);
   metrics_.SetUnknownContainers(containers_.unknown_total());
 }
 

@@ -25,6 +25,7 @@
 #include "sampler/stacks/aggregator.h"
 #include "sampler/targets/containers.h"
 #include "sampler/targets/cpu_usage.h"
+#include "sampler/unwind/tables.h"
 
 namespace borescope::agent {
 
@@ -34,6 +35,8 @@ struct AgentOptions {
   std::string node;  // empty: the token's
   std::vector<publish::Sink> sinks;
   std::string samples_file;  // empty: none
+  std::string unwind_cache;  // folder for unwind tables; empty: they are not kept
+  size_t unwind_bytes = 64 << 20;  // of unwind tables in the kernel's memory
   std::string version;
   metrics::Registry* registry = nullptr;
 };
@@ -83,6 +86,7 @@ class Agent {
 
   explicit Agent(AgentOptions options);
   Status OpenEngine();
+  Status OpenTables(engine::Engine& engine);
 
   Now GetNow() const;
   static int64_t BootToMono(int64_t boot_ns);
@@ -121,6 +125,7 @@ class Agent {
   const std::string incarnation_, boot_id_;
   UniqueFd wake_;
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<unwind::Tables> tables_;  // these three come with the engine
   std::unique_ptr<stacks::Aggregator> aggregator_;
   std::unique_ptr<Fan> fan_;
   std::unique_ptr<publish::Publisher> publisher_;
@@ -150,6 +155,7 @@ class Agent {
   std::optional<bool> protected_;
   std::string unprotected_why_;
   engine::Counters engine_counters_;
+  int64_t compiler_ns_ = 0;
 };
 
 }  // namespace borescope::agent

@@ -27,6 +27,12 @@ constexpr std::array<LossRow, LOSS_MAX> kLossRows = {{
 #undef BORESCOPE_LOSS
 }};
 
+// Whether the samples of a reason in an entry are gone; what a later version may have written counts as gone.
+bool IsLost(const std::string& name) {
+  auto row = std::find_if(kLossRows.begin(), kLossRows.end(), [&](const LossRow& r) { return r.name == name; });
+  return row == kLossRows.end() || row->kind == LOST;
+}
+
 }  // namespace
 
 std::string_view LossName(int reason) { return kLossRows[static_cast<size_t>(reason)].name; }
@@ -116,12 +122,17 @@ void JobFigures::SetCounters(const engine::JobCounters& kernel, const stacks::Jo
 }
 
 void JobFigures::Recount() {
-  lost_ns_ = before_.lost_ns;
+  lost_ns_.clear();
+  cut_ns_.clear();
+  for (const auto& [name, ns] : before_.lost_ns) (IsLost(name) ? lost_ns_ : cut_ns_)[name] = ns;
   int64_t lost_count = dropped_lost_samples_;
   for (int reason = LOSS_NONE + 1; reason < LOSS_MAX; ++reason) {
     const engine::Loss& kernel = kernel_.loss[static_cast<size_t>(reason)];
     const engine::Loss& user = user_.loss[static_cast<size_t>(reason)];
-    if (!IsLost(reason)) continue;
+    if (!IsLost(reason)) {  // the kernel counts those too that were unwound here afterwards
+      if (user.ns > 0) cut_ns_[std::string(LossName(reason))] += user.ns;
+      continue;
+    }
     lost_count += static_cast<int64_t>(kernel.count + user.count);
     if (int64_t ns = kernel.ns + user.ns; ns > 0) lost_ns_[std::string(LossName(reason))] += ns;
   }
@@ -243,6 +254,7 @@ void JobFigures::Fill(api::JobReport& report) const {
   report.cpu = cpu_;
   report.samples = samples_;
   report.lost_ns = lost_ns_;
+  report.lost_ns.insert(cut_ns_.begin(), cut_ns_.end());
   const auto& functions = window_closed_ ? functions_ : early_functions_;
   std::vector<std::pair<FunctionKey, Times>> sorted(functions.begin(), functions.end());
   size_t shown = std::min(sorted.size(), api::kMaxTopPerProfile);

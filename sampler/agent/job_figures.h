@@ -62,6 +62,7 @@ class JobFigures {
 
   const api::CpuAccount& cpu() const { return cpu_; }
   const api::SampleCounts& samples() const { return samples_; }
+  // Of samples that are gone. The report's rows have those with a cut stack too.
   const std::map<std::string, int64_t>& lost_ns() const { return lost_ns_; }
 
  private:
@@ -95,6 +96,7 @@ class JobFigures {
   api::CpuAccount cpu_;
   api::SampleCounts samples_;
   std::map<std::string, int64_t> lost_ns_;
+  std::map<std::string, int64_t> cut_ns_;  // of samples that are there, with a cut stack
 };
 
 // Makes the whole report at most max_bytes of JSON: the top tables are cut evenly and marked, then lists of containers and long

@@ -32,7 +32,10 @@ Metrics::Metrics(metrics::Registry& r)
       offset_(r.Gauge("borescope_sampler_clock_offset_seconds", "The API server's clock minus ours")),
       pushes_(r.Counter("borescope_sampler_pushes_total", "Windows sent to a sink by outcome")),
       queue_(r.Gauge("borescope_sampler_publish_queue_bytes", "Profiles that wait for a sink")),
-      unknown_containers_(r.Counter("borescope_sampler_unknown_containers_total", "Containers whose name could not be found out")) {}
+      unknown_containers_(r.Counter("borescope_sampler_unknown_containers_total", "Containers whose name could not be found out")),
+      tables_(r.Counter("borescope_sampler_unwind_tables_total", "Unwind tables by outcome: compiled, from_disk, damaged (on disk), evicted")),
+      table_bytes_(r.Gauge("borescope_sampler_unwind_table_bytes", "Memory of unwind tables by place: kernel, user_space")),
+      table_files_(r.Gauge("borescope_sampler_unwind_files", "Files of the targets by state: known, placed, failed, without_room")) {}
 
 void Metrics::Grow(metrics::Family& family, const std::string& label, const std::string& value, double now, double& seen) {
   if (now > seen) family.Add({{label, value}}, now - seen);
@@ -55,7 +58,7 @@ void Metrics::SetJob(const std::string& job_id, const std::string& session, cons
   for (int reason = LOSS_NONE + 1; reason < LOSS_MAX; ++reason) {
     auto index = static_cast<size_t>(reason);
     if (IsLost(reason)) continue;
-    // The user-space checks have the last word also on what the kernel has cut: a stack that reached main is whole.
+    // User space has the last word: what the kernel had no tables for may have been unwound there.
     double count = static_cast<double>(user.loss[index].count);
     std::string name(LossName(reason));
     if (count > 0) Grow(truncated_, "reason", name, count, seen.truncated[name]);
@@ -81,6 +84,7 @@ void Metrics::Resume(const std::string& job_id, const api::JobReport& before, co
   }
   int64_t lost_ns = 0;
   for (const auto& [reason, ns] : before.lost_ns) {
+    if (!figures.lost_ns().contains(reason)) continue;  // cut, not lost
     seen.lost_seconds[reason] = Seconds(ns);
     lost_ns += ns;
   }
@@ -129,6 +133,19 @@ void Metrics::SetApi(const kube::RestStats& requests, bool watch_connected, bool
   connected_.Set({}, watch_connected ? 1 : 0);
   protected_.Set({}, is_protected ? 1 : 0);
   offset_.Set({}, Seconds(clock_offset_ns));
+}
+
+void Metrics::SetTables(const unwind::Tables::Stats& stats) {
+  for (const auto& [outcome, count] : {std::pair{"compiled", stats.compiled}, std::pair{"from_disk", stats.from_disk},
+                                       std::pair{"damaged", stats.damaged}, std::pair{"evicted", stats.evictions}}) {
+    tables_.Set({{"outcome", outcome}}, static_cast<double>(count));
+  }
+  table_bytes_.Set({{"place", "kernel"}}, static_cast<double>(stats.chunk_bytes));
+  table_bytes_.Set({{"place", "user_space"}}, static_cast<double>(stats.user_bytes));
+  for (const auto& [state, count] : {std::pair{"known", stats.files}, std::pair{"placed", stats.placed_files}, std::pair{"failed", stats.failed},
+                                     std::pair{"without_room", stats.not_placed}}) {
+    table_files_.Set({{"state", state}}, static_cast<double>(count));
+  }
 }
 
 void Metrics::SetUnknownContainers(uint64_t total) { unknown_containers_.Set({}, static_cast<double>(total)); }

@@ -12,6 +12,7 @@
 #include "sampler/engine/engine.h"
 #include "sampler/guard/guard.h"
 #include "sampler/publish/publisher.h"
+#include "sampler/unwind/tables.h"
 
 namespace borescope::agent {
 
@@ -33,6 +34,7 @@ class Metrics {
   void SetCost(const guard::Cost& cost);
   void SetPublisher(const publish::PublisherStats& stats);
   void SetApi(const kube::RestStats& requests, bool watch_connected, bool is_protected, int64_t clock_offset_ns);
+  void SetTables(const unwind::Tables::Stats& stats);
   void SetUnknownContainers(uint64_t total);
 
  private:
@@ -47,6 +49,7 @@ class Metrics {
   metrics::Family &samples_, &session_samples_, &lost_, &session_lost_, &truncated_, &cpu_accounted_, &coverage_, &session_coverage_;
   metrics::Family &own_cpu_, &session_cpu_, &resident_, &maps_, &stacks_, &runs_, &walks_;
   metrics::Family &jobs_, &requests_, &throttled_, &connected_, &protected_, &offset_, &pushes_, &queue_, &unknown_containers_;
+  metrics::Family &tables_, &table_bytes_, &table_files_;
   std::map<std::string, Seen> seen_;
   double used_total_ = 0, covered_total_ = 0;
 };

@@ -523,6 +523,24 @@ TEST(Session, RestartGapsAreShown) {
   EXPECT_EQ(f.Reason("Degraded"), "True/SamplerRestarted");
 }
 
+TEST(Session, CutStacksAreShown) {
+  Fixture f;
+  f.AddPod("a", "n1");
+  f.AddSampler("n1");
+  f.Settle();
+  f.Report("n1").state = api::JobState::kSampling;
+  f.Report("n1").samples = {.collected = 1000, .truncated = 10};
+  f.Report("n1").lost_ns = {{"no_unwind_info", kSecond}};
+  f.Step();
+  f.Step();
+  EXPECT_NE(f.Reason("Degraded"), "True/StacksCut");
+  f.Report("n1").samples.truncated = 11;
+  f.Step();
+  f.Step();
+  EXPECT_EQ(f.Reason("Degraded"), "True/StacksCut");
+  EXPECT_EQ(f.session.status.lost_ns.at("no_unwind_info"), kSecond);
+}
+
 TEST(Session, ATopDetailListIsBoundedAndFailuresComeFirst) {
   Fixture f;
   f.session.spec.target.max_pods = 200;

@@ -35,10 +35,13 @@ TEST(JobFigures, AddsUpWindowsAndAccountsForEveryNanosecond) {
   kernel.used_ns = 5 * kSecond;
   kernel.loss[LOSS_RING_FULL] = {2, kSecond / 2};
   kernel.loss[LOSS_TOO_DEEP] = {7, 0};
+  kernel.loss[LOSS_TABLES_NOT_READY] = {9, 0};  // seven of them were unwound in user space
   stacks::JobStats user;
   user.sampled_ns = 4 * kSecond;
   user.collected = 40;
-  user.truncated = 7;
+  user.truncated = 9;
+  user.loss[LOSS_TOO_DEEP] = {7, 700};
+  user.loss[LOSS_TABLES_NOT_READY] = {2, 200};
   figures.SetCounters(kernel, user, kSecond / 10);
   api::JobReport report;
   figures.Fill(report);
@@ -48,7 +51,14 @@ TEST(JobFigures, AddsUpWindowsAndAccountsForEveryNanosecond) {
   EXPECT_EQ(report.cpu.unexplained_ns, 400'000'000);
   EXPECT_EQ(report.samples.collected, 40);
   EXPECT_EQ(report.samples.lost, 2);
-  EXPECT_EQ(report.lost_ns, (std::map<std::string, int64_t>{{"ring_full", kSecond / 2}}));
+  EXPECT_EQ(report.samples.truncated, 9);
+  EXPECT_EQ(report.lost_ns, (std::map<std::string, int64_t>{{"ring_full", kSecond / 2}, {"tables_not_ready", 200}, {"too_deep", 700}}));
+  EXPECT_EQ(figures.lost_ns(), (std::map<std::string, int64_t>{{"ring_full", kSecond / 2}}));
+  JobFigures later("cpu", &report);  // after a restart
+  EXPECT_EQ(later.cpu().lost_ns, kSecond / 2);
+  api::JobReport again;
+  later.Fill(again);
+  EXPECT_EQ(again.lost_ns, report.lost_ns);
   ASSERT_EQ(report.top.size(), 3u);
   EXPECT_EQ(report.top[0].function, "leaf");
   EXPECT_EQ(report.top[0].own_ns, 3 * kSecond);

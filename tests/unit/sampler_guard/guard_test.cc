@@ -13,7 +13,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 TEST(MeasureCost, ReadsOurOwnThreadsAndMemory) {
   volatile uint64_t work = 0;
   for (int i = 0; i < 20'000'000; ++i) work = work + 1;
-  Cost cost = MeasureCost({.runs = 1, .stack_walks = 1, .bpf_ns = 5, .map_bytes = 7});
+  Cost cost = MeasureCost({.runs = 1, .stack_walks = 1, .bpf_ns = 5, .map_bytes = 7}, 3);
   EXPECT_GT(cost.user_space_ns, 1'000'000);
   EXPECT_EQ(cost.bpf_ns, 5);
   EXPECT_EQ(cost.map_bytes, 7);
