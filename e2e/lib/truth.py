@@ -30,18 +30,20 @@ def plain(name):
 class Verdict:
     def __init__(self):
         self.problems = []
-        self.n = 0            # samples of code with frame pointers
-        self.library = 0.0    # share of weight that is cut in frame-pointer-less code
-        self.reach = 1.0      # of the others, how many reach main or the thread's function
+        self.n = 0            # samples
+        self.reach = 1.0      # how many of them reach main or the thread's function, and are not cut
+        self.cuts = {}        # the others: how many by reason
         self.smallest = 0.0   # smallest error of a share that 5 sigma could have seen
 
     def __str__(self):
-        return (f"n={self.n}, {100 * self.reach:.2f} % reach main or the thread's function, {100 * self.library:.1f} % cut in code without frame "
-                f"pointers, an error of {100 * self.smallest:.2f} points would have been seen")
+        cuts = "".join(f", {count} {reason}" for reason, count in sorted(self.cuts.items(), key=lambda item: -item[1]))
+        return (f"n={self.n}, {100 * self.reach:.2f} % reach main or the thread's function{cuts}, an error of {100 * self.smallest:.2f} points would have "
+                "been seen")
 
 
-def compare(samples, truths):
-    """samples: (frames leaf first, weight, how many); truths: one report (window) for each workload process that they are of."""
+def compare(samples, truths, reach=0.995):
+    """samples: (frames leaf first, weight, how many); truths: one report (window) for each workload process that they are of; reach: how many
+    of the samples must reach an entry at least."""
     verdict = Verdict()
     paths, edges, entries, copiers, drawn_names = {}, set(), set(), set(), set()
     total_truth = sum(t["total_ns"] for t in truths)
@@ -57,9 +59,9 @@ def compare(samples, truths):
                 paths[names] = paths.get(names, 0) + path["cpu_ns"]
             else:
                 copiers.add(names[-1])
-    weight_total = cut_weight = 0
+    weight_total = 0
     seen = {}
-    whole = reached = wrong = 0
+    reached = wrong = 0
     example = ""
     counted = 0
     for frames, weight, count in samples:
@@ -76,10 +78,8 @@ def compare(samples, truths):
             if re.match(r"(__)?mem(cpy|move)|msort|qsort|runtime\.memmove", callee) and caller in drawn_names and caller not in copiers:
                 wrong += count
                 example = f"{callee} charged to {caller}: {frames}"
-        if "no frame pointer" in cut:
-            cut_weight += weight
-            continue
-        whole += count
+        if cut:
+            verdict.cuts[cut] = verdict.cuts.get(cut, 0) + count
         if any(f in entries for f in frames) and not cut:
             reached += count
         elif not example:
@@ -89,12 +89,11 @@ def compare(samples, truths):
         verdict.problems.append("no samples")
         return verdict
     verdict.n = counted
-    verdict.library = cut_weight / weight_total
-    verdict.reach = reached / max(whole, 1)
+    verdict.reach = reached / counted
     if wrong:
         verdict.problems.append(f"{wrong} impossible caller/callee pairs, e.g. {example}")
-    if verdict.reach < 0.99:
-        verdict.problems.append(f"only {100 * verdict.reach:.2f} % of {whole} samples outside code without frame pointers reach an entry, e.g. {example}")
+    if verdict.reach < reach:
+        verdict.problems.append(f"only {100 * verdict.reach:.2f} % of {counted} samples reach an entry ({verdict.cuts}), e.g. {example}")
     for names, cpu_ns in paths.items():
         expected = cpu_ns / total_truth
         # The functions above the leaf take a little time of their own; a sample there belongs to no leaf.

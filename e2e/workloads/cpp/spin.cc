@@ -18,7 +18,6 @@ __attribute__((noipa)) uint64_t SpinLeaf(uint64_t value) {
     value = value * 6364136223846793005ull + 1;
     asm volatile("" : "+r"(value));
   }
-  asm volatile("" : "+m"(value));  // keeps the frame pointer, see workload.h
   return value;
 }
 

@@ -57,8 +57,5 @@ __attribute__((always_inline)) inline uint64_t Burn(uint64_t rounds, uint64_t va
     value = value * factor + 1;
     asm("" : "+r"(value));
   }
-  // On the stack once: GCC drops the frame pointer of a leaf that has nothing there, whatever
-  // -fno-omit-frame-pointer and -mno-omit-leaf-frame-pointer say.
-  asm volatile("" : "+m"(value));
   return value;
 }

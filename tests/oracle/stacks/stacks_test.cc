@@ -14,13 +14,14 @@
 #include "common/base/clock.h"
 #include "sampler/engine/engine.h"
 #include "sampler/stacks/aggregator.h"
+#include "sampler/unwind/tables.h"
 
 namespace borescope::stacks {
 namespace {
 
 struct Counts {
-  int samples = 0, whole = 0, cut = 0;
-  int framed = 0, framed_whole = 0;  // nothing of libc above the thread's start
+  int samples = 0, whole = 0;
+  int early = 0, early_whole = 0;  // in the first 100 ms
   int wrong = 0;
   std::map<std::string, int> wrong_pairs, leaves, reasons;
   std::vector<std::string> examples;
@@ -57,6 +58,7 @@ struct Outcome {
   Counts counts;
   std::vector<Window> windows;
   JobStats stats;
+  std::vector<Cut> cuts;
 };
 
 // Samples a program for `ms`, or until it ends.
@@ -72,26 +74,31 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
     _exit(127);
   }
   waitpid(pid, nullptr, WUNTRACED);
+  auto engine = engine::Engine::Open({});
+  EXPECT_TRUE(engine.ok()) << (engine.ok() ? "" : engine.error().message);
+  if (!engine.ok()) return run;
+  auto tables = unwind::Tables::Create({.memory = &(*engine)->table_memory(), .compiler = STACKS_COMPILER, .cache_directory = ""});
+  EXPECT_TRUE(tables.ok()) << (tables.ok() ? "" : tables.error().message);
+  if (!tables.ok()) return run;
+  int64_t start_ns = NowNs(CLOCK_MONOTONIC);
   Options options;
+  options.tables = tables->get();
   Counts& counts = run.counts;
   options.on_sample = [&](const NamedSample& s) {
     if (s.raw->user_pcs.empty()) return;
     ++counts.samples;
-    ++(s.end_reason == LOSS_NONE ? counts.whole : counts.cut);
-    ++counts.reasons[std::to_string(s.end_reason)];
+    counts.whole += s.end_reason == LOSS_NONE;
+    bool early = s.raw->time_ns < start_ns + 100'000'000;
+    counts.early += early;
+    counts.early_whole += early && s.end_reason == LOSS_NONE;
     size_t user = s.raw->kernel_pcs.size();
     ++counts.leaves[(*s.frames)[user].name];
-    bool framed = true;
     std::string text;
     for (size_t i = user; i < s.frames->size(); ++i) text += (*s.frames)[i].name + " <- ";
+    if (s.end_reason != LOSS_NONE) ++counts.reasons[s.frames->back().name];
+    if (s.end_reason != LOSS_NONE && counts.examples.size() < 5) counts.examples.push_back(text);
     for (size_t i = user; i < s.frames->size(); ++i) {
       const NamedFrame& f = (*s.frames)[i];
-      bool libc = f.location.starts_with("lib") || f.location.starts_with("ld-") || f.name.ends_with("@plt") || f.name.ends_with("$plt");
-      if (f.name.starts_with("[unknown]")) framed = false;  // between two programs
-      // Go's system stack lies anywhere: the walk in the kernel follows frame pointers upwards only
-      if (f.name.starts_with("runtime.systemstack") && s.end_reason == LOSS_BAD_FRAME_POINTER) framed = false;
-      if (f.name == "runtime.sigtramp.abi0" && i == user) framed = false;  // switches stacks by hand
-      if (libc && (i == user || s.end_reason != LOSS_NONE)) framed = false;
       if (f.name.starts_with("[truncated") || i + 1 >= s.frames->size()) continue;
       const NamedFrame& caller = (*s.frames)[i + 1];
       if (caller.name.starts_with("[truncated")) continue;
@@ -101,16 +108,8 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
         ++counts.wrong_pairs[f.name + " <- " + caller.name];
       }
     }
-    if (framed) {
-      ++counts.framed;
-      counts.framed_whole += s.end_reason == LOSS_NONE;
-      if (s.end_reason != LOSS_NONE && counts.examples.size() < 5) counts.examples.push_back(text);
-    }
   };
   auto aggregator = Aggregator::Create(options);
-  auto engine = engine::Engine::Open({});
-  EXPECT_TRUE(engine.ok()) << (engine.ok() ? "" : engine.error().message);
-  if (!engine.ok()) return run;
   engine::Job job;
   job.frequency_hz = 999;
   job.start_boot_ns = NowNs(CLOCK_BOOTTIME);
@@ -131,21 +130,27 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
   while (running && NowNs(CLOCK_MONOTONIC) < end) {
     usleep(100'000);
     EXPECT_TRUE((*engine)->Drain(meter).ok());
+    aggregator->Poll(NowNs(CLOCK_MONOTONIC));
     if (end_of_its_own) running = waitpid(pid, nullptr, WNOHANG) == 0;
   }
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
   EXPECT_TRUE((*engine)->Drain(meter).ok());
+  for (int i = 0; i < 50 && aggregator->held(*id) > 0; ++i) {
+    usleep(100'000);
+    aggregator->Poll(NowNs(CLOCK_MONOTONIC));
+  }
   run.stats = aggregator->stats(*id);
   run.windows = aggregator->CloseWindows(*id, NowNs(CLOCK_MONOTONIC), true);
-  printf("%s: %d samples, %d whole, %d cut; framed %d, of them whole %d; wrong %d\n", command[0].c_str(), counts.samples, counts.whole,
-         counts.cut, counts.framed, counts.framed_whole, counts.wrong);
+  run.cuts = aggregator->cuts(*id);
+  printf("%s: %d samples, %d whole; of the first 100 ms %d, whole %d; wrong %d\n", command[0].c_str(), counts.samples, counts.whole, counts.early,
+         counts.early_whole, counts.wrong);
   printf("new stacks: %ld, %.1f us each; repeats: %ld, %.2f us each; memory %zu KiB\n", meter.fresh_count,
          static_cast<double>(meter.fresh_ns) / 1e3 / static_cast<double>(std::max<int64_t>(1, meter.fresh_count)), meter.repeat_count,
          static_cast<double>(meter.repeat_ns) / 1e3 / static_cast<double>(std::max<int64_t>(1, meter.repeat_count)),
          aggregator->memory_bytes() >> 10);
   for (const auto& [pair, n] : counts.wrong_pairs) printf("  wrong %5d %s\n", n, pair.c_str());
-  for (const auto& [reason, n] : counts.reasons) printf("  reason %s: %d\n", reason.c_str(), n);
+  for (const auto& [reason, n] : counts.reasons) printf("  %s: %d\n", reason.c_str(), n);
   for (const auto& text : counts.examples) printf("  not whole: %s\n", text.c_str());
   return run;
 }
@@ -168,8 +173,10 @@ TEST(Stacks, NativeThreadsQsortAndMemcpy) {
   Outcome run = Sample({STACKS_WORKLOAD}, 3000, kNative);
   EXPECT_GT(run.counts.samples, 400);
   EXPECT_EQ(run.counts.wrong, 0);
-  EXPECT_GE(run.counts.framed_whole, run.counts.framed * 99 / 100);
-  EXPECT_GT(run.counts.cut, 0);  // memcpy and qsort have no frame pointer
+  EXPECT_GE(run.counts.whole * 1000, run.counts.samples * 995);
+  // With nothing compiled before: the first samples waited for their tables.
+  EXPECT_GT(run.counts.early, 30);
+  EXPECT_GE(run.counts.early_whole, run.counts.early - 1);
   EXPECT_LT(run.stats.unsymbolized * 10, run.stats.collected);  // memcpy of a stripped libc has no name
   ASSERT_EQ(run.windows.size(), 1u);
   const Window& w = run.windows[0];
@@ -187,7 +194,7 @@ TEST(Stacks, ProcessesOfFiveMillisecondsHaveNames) {
   EXPECT_EQ(run.counts.wrong, 0);
   int named = run.counts.leaves["leaf_spin"] + run.counts.leaves["level3"];
   EXPECT_GT(named, 500);  // 200 processes of 5 ms at 999 Hz
-  EXPECT_GE(run.counts.framed_whole, run.counts.framed * 99 / 100);
+  EXPECT_GE(run.counts.whole * 1000, run.counts.samples * 995);
   int processes = 0, with_program = 0;
   for (const Window& w : run.windows) {
     if (w.profile.Total(0) < 3) continue;
@@ -214,7 +221,7 @@ TEST(Stacks, GoReachesTheGoroutinesStart) {
   Outcome run = Sample({STACKS_WORKLOAD_GO}, 3000, go);
   EXPECT_GT(run.counts.samples, 400);
   EXPECT_EQ(run.counts.wrong, 0);
-  EXPECT_GE(run.counts.framed_whole, run.counts.framed * 99 / 100);
+  EXPECT_GE(run.counts.whole * 100, run.counts.samples * 99);
   ASSERT_FALSE(run.windows.empty());
   EXPECT_EQ(run.windows[0].language, "go");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampled by stacks_oracle: optimised, with frame pointers. Which function calls which is fixed, so that each pair of neighbours in a
+// Sampled by stacks_oracle: optimised, without frame pointers. Which function calls which is fixed, so that each pair of neighbours in a
 // stack can be judged. `workload short` spins for some milliseconds and ends; `workload forks N` starts N of those, one after the other.
 #include <spawn.h>
 #include <string.h>
