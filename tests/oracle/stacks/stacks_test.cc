@@ -83,6 +83,7 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
   int64_t start_ns = NowNs(CLOCK_MONOTONIC);
   Options options;
   options.tables = tables->get();
+  options.kernel_names = [&](uint64_t address) { return (*engine)->NameKernel(address); };
   Counts& counts = run.counts;
   options.on_sample = [&](const NamedSample& s) {
     if (s.raw->user_pcs.empty()) return;
