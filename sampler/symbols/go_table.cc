@@ -128,7 +128,7 @@ bool GoTable::Steps(const Function& function, const Step& step) const {
     if (i == kMaxSteps || !numbers.Next(&difference) || (difference == 0 && !first) || !numbers.Next(&length)) return false;
     value += static_cast<int32_t>((difference >> 1) ^ (0u - (difference & 1)));
     uint64_t end = std::min(pc + static_cast<uint64_t>(length) * quantum_, function.end);
-    if ((length == 0 && !first) || value < 0 || value > (1 << 30)) return false;
+    if ((length == 0 && !first) || value < 0 || value > INT32_MAX - 8) return false;
     if (pc < end && !step(pc, end, static_cast<uint32_t>(value))) return true;
     pc = end;
   }

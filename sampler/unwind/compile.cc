@@ -89,14 +89,26 @@ Result<std::vector<uint8_t>> ReadDebugFrame(const symbols::ElfFile& elf) {
   return Inflate(std::span(*bytes).subspan(sizeof(header)), header.ch_type, header.ch_size);
 }
 
-// Code of which no table tells. Shorter gaps are padding, see Paginate.
+// Code of which no table tells, by file offset. Shorter gaps are padding, see Paginate.
 std::vector<CodeRange> Uncovered(const symbols::ElfFile& elf, const std::vector<Row>& rows) {
   constexpr uint64_t kPadding = 15;
+  // Some linkers put read-only data into the executable segment: only sections tell it from code.
+  std::vector<CodeRange> parts;
+  for (const auto& section : elf.sections()) {
+    if ((section.flags & SHF_EXECINSTR) && section.type == SHT_PROGBITS) parts.push_back({section.offset, section.offset + section.size});
+  }
+  if (parts.empty()) {
+    for (const auto& segment : elf.segments()) {
+      if (segment.executable) parts.push_back({segment.offset, segment.offset + segment.file_size});
+    }
+  }
+  std::sort(parts.begin(), parts.end(), [](const CodeRange& a, const CodeRange& b) { return a.start < b.start; });
   std::vector<CodeRange> ranges;
-  for (const auto& segment : elf.segments()) {
-    if (!segment.executable || segment.file_size == 0) continue;
-    uint64_t at = segment.offset, end = segment.offset + segment.file_size;
-    if (end < at || end > kMaxFileOffset) continue;
+  uint64_t done = 0;
+  for (const CodeRange& part : parts) {
+    uint64_t at = std::max(part.start, done), end = std::min(part.end, elf.source().size());
+    if (part.end < part.start || at >= end || end > kMaxFileOffset) continue;
+    done = end;
     auto it = std::upper_bound(rows.begin(), rows.end(), at, [](uint64_t offset, Row row) { return offset < RowOffset(row); });
     bool covered = it != rows.begin() && RowRule(*std::prev(it)) != kNoRule;
     for (; at < end; ++it) {
