@@ -476,9 +476,18 @@ static __always_inline u32 put_raw(struct user_walk *w, u64 *to, u32 most)
 	if (!bytes || bytes > most)
 		return 0;
 	if (bpf_probe_read_user(raw + 1, bytes, (void *)start)) {
-		/* Not all of it is there: what lies in the page of the stack pointer. */
-		bytes = 4096 - (start & 4095);
-		if (bytes > most || bpf_probe_read_user(raw + 1, bytes, (void *)start))
+		/* The kernel leaves up to two pages out between a program's arguments and its first frame: then page by page. */
+		u32 all = bytes, piece;
+
+		bytes = 0;
+		for (u32 i = 0; i <= BORESCOPE_RAW_TEST_BYTES / 4096; i++) {
+			piece = 4096 - ((start + bytes) & 4095);
+			if (bytes > most - 4096 || bytes + piece > all ||
+			    bpf_probe_read_user((u8 *)(raw + 1) + bytes, piece, (void *)(start + bytes)))
+				break;
+			bytes += piece;
+		}
+		if (!bytes)
 			return 0;
 	}
 	__builtin_memcpy(&raw->regs, &w->regs, sizeof(raw->regs));
