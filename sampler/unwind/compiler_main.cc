@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // borescope-unwind-tables: compiles unwind tables of files that the sampler hands it. Nobody starts it by hand.
-#include <cstdio>
 #include <sys/socket.h>
+
+#include <cstdio>
+#include <cstdlib>
 
 #include "sampler/unwind/compile.h"
 #include "sampler/unwind/compiler_child.h"
@@ -13,5 +15,6 @@ int main() {
     std::fputs("borescope-unwind-tables is started by borescope and borescope-sampler, with a socket as its standard input\n", stderr);
     return 2;
   }
-  return borescope::unwind::RunCompiler(0, [](auto& elf, auto* debug) { return borescope::unwind::Compile(elf, debug); });
+  // Nothing is left to be done at the end, and little may be.
+  std::_Exit(borescope::unwind::RunCompiler(0, [](auto& elf, auto* debug) { return borescope::unwind::Compile(elf, debug); }));
 }

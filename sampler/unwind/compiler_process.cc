@@ -72,7 +72,7 @@ Status CompilerProcess::Start() {
   theirs.Reset();
 
   CompilerAnswer answer;
-  if (Status status = Receive(&answer); !status.ok()) return status.WithContext(path_);
+  if (Status status = Receive(0, &answer); !status.ok()) return status.WithContext(path_);
   if (answer.kind != CompilerAnswer::kReady) {
     Stop();
     answer.text[sizeof(answer.text) - 1] = '\0';
@@ -110,6 +110,7 @@ Result<std::string> CompilerProcess::Compile(const File& file, const File& debug
   part->cmsg_type = SCM_RIGHTS;
   part->cmsg_len = CMSG_LEN(count * sizeof(int));
   std::memcpy(CMSG_DATA(part), fds, count * sizeof(int));
+  const int64_t cpu_start = CpuNow();
   if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(request))) {
     Error error = ErrnoError("send a file to the compiler of unwind tables");
     Stop();  // it died since the last file
@@ -117,7 +118,7 @@ Result<std::string> CompilerProcess::Compile(const File& file, const File& debug
   }
 
   CompilerAnswer answer;
-  RETURN_IF_ERROR(Receive(&answer));
+  RETURN_IF_ERROR(Receive(cpu_start, &answer));
   answer.text[sizeof(answer.text) - 1] = '\0';
   switch (answer.kind) {
     case CompilerAnswer::kNothing:
@@ -148,8 +149,8 @@ Result<std::string> CompilerProcess::Compile(const File& file, const File& debug
   return bytes;
 }
 
-Status CompilerProcess::Receive(CompilerAnswer* answer) {
-  const int64_t start = NowNs(CLOCK_MONOTONIC), cpu_start = CpuNow();
+Status CompilerProcess::Receive(int64_t cpu_start, CompilerAnswer* answer) {
+  const int64_t start = NowNs(CLOCK_MONOTONIC);
   while (true) {
     pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {stop_fd_, POLLIN, 0}};
     int ready = ::poll(fds, 2, kLookMs);

@@ -44,8 +44,8 @@ class CompilerProcess {
 
  private:
   Status Start();
-  // Waits for an answer; the process is gone unless this is ok.
-  Status Receive(CompilerAnswer* answer);
+  // Waits for an answer, for which the process began to work when it had used so much CPU; it is gone unless this is ok.
+  Status Receive(int64_t cpu_start, CompilerAnswer* answer);
   int64_t CpuNow() const;
   std::string Reap();
 

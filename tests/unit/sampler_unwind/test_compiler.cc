@@ -30,4 +30,4 @@ Result<CompiledTable> Obey(symbols::ElfFile& elf, symbols::ElfFile* debug) {
 }  // namespace
 }  // namespace borescope::unwind
 
-int main() { return borescope::unwind::RunCompiler(0, borescope::unwind::Obey); }
+int main() { _exit(borescope::unwind::RunCompiler(0, borescope::unwind::Obey)); }
