@@ -258,14 +258,14 @@ __noinline int user_step(void)
 	} else {
 		m = &w->mappings[(u32)user_mapping_of(pc) % USER_MAPPINGS];
 		if (m->kind == MAPPING_NONE) {
-			unwind_stop(u, LOSS_NOT_CODE);
+			unwind_stop(u, u->guessed ? LOSS_NO_UNWIND_INFO : LOSS_NOT_CODE);
 			/* The interrupted pc is a frame in any case: the call of a wild pointer ends up there. */
 			return u->interrupted ? USER_LAST_FRAME : USER_NO_FRAME;
 		}
 		known = m->kind == MAPPING_TABLE && user_rule(m->table, pc - m->start + m->offset) && w->rule.kind != UNWIND_RULE_NONE;
 		if (u->guessed && !(known && w->rule.kind == UNWIND_RULE_SIGNAL) &&
 		    !bpf_probe_read_user(&code, sizeof(code), (void *)(u->pc - sizeof(code))) && !unwind_is_caller(u, code)) {
-			unwind_stop(u, LOSS_NOT_CODE);
+			unwind_stop(u, LOSS_NO_UNWIND_INFO); /* the code below keeps no frame pointer, and no table tells of it */
 			return USER_NO_FRAME;
 		}
 		if (m->kind == MAPPING_MISSING) {

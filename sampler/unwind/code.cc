@@ -123,6 +123,7 @@ class Walker {
   void ReadText(std::span<const CodeRange> uncovered);
   void ReadImports();
   void FindStarts();
+  void FindEntry();
   void FindPlt();
   void FindTrampolines();
   void WalkQueue();
@@ -318,7 +319,11 @@ void Walker::FindStarts() {
   if (TextAt(elf_.entry())) AddFunction(elf_.entry(), true);
 }
 
-bool BeginsWithClearedFp(std::span<const uint8_t> code) {
+// Whether the code at a file's entry is where the kernel starts a program; in libraries some function may stand there. A program's first
+// instruction clears the frame pointer, or takes what lies on its stack (the dynamic loader's).
+bool BeginsAProgram(std::span<const uint8_t> code) {
+  static constexpr uint8_t kStackToFirstArgument[] = {0x48, 0x89, 0xe7};  // mov rdi, rsp
+  if (code.size() > 3 && std::equal(std::begin(kStackToFirstArgument), std::end(kStackToFirstArgument), code.begin())) return true;
   for (int i = 0; i < 2; ++i) {
     Instruction in = x86::Decode(code);
     if (in.op == Op::kMoveImmediate && in.reg == x86::kRbp && in.immediate == 0) return true;
@@ -326,6 +331,16 @@ bool BeginsWithClearedFp(std::span<const uint8_t> code) {
     code = code.subspan(in.length);
   }
   return false;
+}
+
+// A program's entry between functions of which all is told: nothing else can be there.
+void Walker::FindEntry() {
+  constexpr uint64_t kMostBytes = 128;
+  const Text* text = TextAt(elf_.entry());
+  if (!text || text->end() - elf_.entry() > kMostBytes || !BeginsAProgram(Code(elf_.entry()))) return;
+  unwind_rule rule = {};
+  rule.kind = UNWIND_RULE_END;
+  Tell(elf_.entry(), text->end() - elf_.entry(), rule);
 }
 
 // Stubs: their second half is reached through the GOT, from where no walk comes.
@@ -782,7 +797,7 @@ void Walker::WalkFunction(uint64_t start) {
   w.start = start;
   w.function = &f;
   w.limit = f.certain ? kMaxFunctionInstructions : kMaxGuessInstructions;
-  bool outermost = start == elf_.entry() && BeginsWithClearedFp(Code(start));
+  bool outermost = start == elf_.entry() && BeginsAProgram(Code(start));
   Block b(Frame::AtEntry(outermost));
   b.queued = true;
   w.blocks.emplace(start, std::move(b));
@@ -890,6 +905,7 @@ void Walker::Run(std::span<const CodeRange> uncovered) {
   ReadText(uncovered);
   if (texts_.empty()) return;
   ReadImports();
+  FindEntry();
   FindPlt();
   CutSpecial();
   FindStarts();

@@ -13,7 +13,7 @@ constexpr size_t kTooFar = 0;
 #endif
 
 // Whether the walk may go on at u->pc, and by which rule.
-bool FindRule(struct unwind* u, CodeMap& code, bool first, const unwind_rule** rule) {
+bool FindRule(struct unwind* u, CodeMap& code, const unwind_rule** rule) {
   static constexpr unwind_rule kNone = {};
   CodePlace place = code.Find(unwind_lookup_pc(u));
   *rule = &kNone;
@@ -23,7 +23,7 @@ bool FindRule(struct unwind* u, CodeMap& code, bool first, const unwind_rule** r
   }
   if (place.kind == CodePlace::Kind::kNowhere) {
     unwind_stop(u, u->guessed ? LOSS_NO_UNWIND_INFO : LOSS_NOT_CODE);
-    return first;  // an interrupted pc is a fact, whatever lies there
+    return u->interrupted;  // such a pc is a frame in any case: the call of a wild pointer ends up there
   }
   if (place.pending) {
     unwind_stop(u, LOSS_TABLES_NOT_READY);
@@ -55,9 +55,8 @@ borescope_loss UnwindRecorded(const unwind_regs& regs, uint64_t stack_start, std
       unwind_stop(&u, LOSS_TOO_DEEP);
       break;
     }
-    bool first = pcs->empty();
     const unwind_rule* rule;
-    if (FindRule(&u, code, first, &rule)) pcs->push_back(u.pc | (u.interrupted && !first ? USER_FRAME_INTERRUPTED : 0));
+    if (FindRule(&u, code, &rule)) pcs->push_back(u.pc | (u.interrupted && !pcs->empty() ? USER_FRAME_INTERRUPTED : 0));
     if (u.done) break;
     if (rule->kind == UNWIND_RULE_NONE) {
       uint64_t bytes = 0;
