@@ -314,36 +314,77 @@ std::optional<Symbol> ElfFile::FindSymbol(uint64_t vaddr) {
   return std::nullopt;
 }
 
+// Go's function table: a section of its own, or a part of one into which the C linker has merged it.
+std::optional<ElfFile::Section> ElfFile::FindGoTable() const {
+  for (const char* name : {".gopclntab", ".data.rel.ro.gopclntab"}) {
+    if (const Section* section = FindSection(name)) return *section;
+  }
+  const Section* merged = FindSection(".data.rel.ro");
+  if (language_ != Language::kGo || !merged) return std::nullopt;
+  constexpr uint64_t kMaxSearched = 256 << 20, kAlign = 8;
+  std::string block(64 << 10, '\0');
+  uint64_t end = std::min({merged->size, kMaxSearched, source_->size() - std::min(source_->size(), merged->offset)});
+  for (uint64_t at = 0; at < end; at += block.size()) {
+    size_t n = std::min<uint64_t>(block.size(), end - at);
+    if (!source_->Read(merged->offset + at, block.data(), n)) return std::nullopt;
+    for (size_t i = 0; i + kAlign <= n; i += kAlign) {
+      static constexpr char kBegin[] = "\xff\xff\xff\0\0\1\x08";  // magic without its first byte, quantum 1, pointers of 8 bytes
+      if (std::memcmp(&block[i + 1], kBegin, 7) != 0) continue;
+      uint64_t offset = at + i;
+      Section found = *merged;
+      found.vaddr += offset;
+      found.offset += offset;
+      found.size -= offset;
+      if (GoTable::Parse(*source_, found.offset, found.size, 0)) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+// Where Go's code begins, for a table that does not say. With the C linker it is not the first of .text.
+std::optional<uint64_t> ElfFile::GuessGoText(const Section& table, const Section& text) {
+  auto inside = [&](uint64_t start) { return start >= text.vaddr && start - text.vaddr < text.size; };
+  // The dynamic linker writes it into the table.
+  constexpr uint64_t kTextField = 24, kMaxRelocations = 1 << 22;
+  for (const Section& s : sections_) {
+    if (s.type != SHT_RELA || s.entry_size != sizeof(Elf64_Rela) || s.offset > source_->size()) continue;
+    std::vector<Elf64_Rela> part(1024);
+    uint64_t count = std::min({s.size / sizeof(Elf64_Rela), (source_->size() - s.offset) / sizeof(Elf64_Rela), kMaxRelocations});
+    for (uint64_t i = 0; i < count; i += part.size()) {
+      size_t n = std::min<uint64_t>(part.size(), count - i);
+      if (!source_->Read(s.offset + i * sizeof(Elf64_Rela), part.data(), n * sizeof(Elf64_Rela))) break;
+      for (size_t k = 0; k < n; ++k) {
+        uint64_t start = static_cast<uint64_t>(part[k].r_addend);
+        if (part[k].r_offset == table.vaddr + kTextField && inside(start)) return start;
+      }
+    }
+  }
+  if (!symbols_built_) BuildSymbols();
+  for (const Entry& e : entries_) {
+    if (inside(e.start) && NameOf(e) == "runtime.text") return e.start;
+  }
+  if (const Section* module = FindSection(".go.module")) {
+    constexpr uint64_t kModuleText = 22 * 8;  // moduledata.text
+    uint64_t start;
+    if (source_->ReadValue(module->offset + kModuleText, &start) && inside(start)) return start;
+  }
+  return std::nullopt;
+}
+
 const GoTable* ElfFile::go_table() {
   if (go_table_tried_) return go_table_.get();
   go_table_tried_ = true;
-  const Section* section = FindSection(".gopclntab");
-  if (!section) section = FindSection(".data.rel.ro.gopclntab");
+  std::optional<Section> section = FindGoTable();
   const Section* text = FindSection(".text");
   if (!section || !text) return nullptr;
   go_table_ = GoTable::Parse(*source_, section->offset, section->size, text->vaddr);
-  if (!go_table_) return nullptr;
-  // With the C linker Go's code is not the first of .text. Where the table does not say where it begins, a symbol does, and in a
-  // stripped program the entry point proves the guess.
+  if (!go_table_ || go_table_->knows_text()) return go_table_.get();
+  // In a stripped program the entry point proves the guess.
   auto entry = go_table_->Find(entry_);
   if (entry && entry->start == entry_ && entry->name.starts_with("_rt0_")) return go_table_.get();
-  if (!symbols_built_) BuildSymbols();
-  for (const Entry& e : entries_) {
-    if (e.start >= text->vaddr && e.start - text->vaddr < text->size && NameOf(e) == "runtime.text") {
-      go_table_ = GoTable::Parse(*source_, section->offset, section->size, e.start);
-      return go_table_.get();
-    }
-  }
-  if (const Section* module = FindSection(".go.module")) {
-    constexpr uint64_t kTextField = 22 * 8;  // moduledata.text
-    uint64_t start;
-    if (source_->ReadValue(module->offset + kTextField, &start) && start >= text->vaddr && start - text->vaddr < text->size) {
-      go_table_ = GoTable::Parse(*source_, section->offset, section->size, start);
-      return go_table_.get();
-    }
-  }
-  go_table_.reset();
-  return nullptr;
+  std::optional<uint64_t> start = GuessGoText(*section, *text);
+  go_table_ = start ? GoTable::Parse(*source_, section->offset, section->size, *start) : nullptr;
+  return go_table_.get();
 }
 
 const EhFrame* ElfFile::eh_frame() {

@@ -92,6 +92,8 @@ class ElfFile {
   void BuildSymbols();
   void AddTable(const Section& table, uint32_t name_bit);
   std::string NameOf(const Entry& entry) const;
+  std::optional<Section> FindGoTable() const;
+  std::optional<uint64_t> GuessGoText(const Section& table, const Section& text);
 
   std::unique_ptr<ByteSource> source_;
   std::vector<Segment> segments_;

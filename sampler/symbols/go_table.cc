@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sampler/symbols/go_table.h"
 
+#include <algorithm>
 #include <array>
 
 namespace borescope::symbols {
@@ -49,6 +50,7 @@ std::unique_ptr<GoTable> GoTable::Parse(const ByteSource& source, uint64_t offse
   std::unique_ptr<GoTable> table(new GoTable(source));
   table->offset_ = offset;
   table->size_ = size;
+  table->knows_text_ = h.text != 0;
   table->text_ = h.text ? h.text : text;
   table->count_ = h.functions;
   table->names_ = h.names;
@@ -76,53 +78,79 @@ std::optional<GoTable::Function> GoTable::Search(uint64_t vaddr) const {
       high = middle;
     }
   }
-  if (!entry(low, &e) || pc < e[0] || pc >= e[2]) return std::nullopt;
+  auto function = Entry(low);
+  if (!function || vaddr < function->start || vaddr >= function->end) return std::nullopt;
+  return function;
+}
+
+std::optional<GoTable::Function> GoTable::Entry(uint64_t index) const {
+  std::array<uint32_t, 3> e;
+  if (index >= count_ || !source_.ReadValue(offset_ + functions_ + index * 8, &e) || e[0] >= e[2]) return std::nullopt;
   uint64_t record = functions_ + e[1];
   if (record > size_ || size_ - record < 44) return std::nullopt;
   return Function{text_ + e[0], text_ + e[2], offset_ + record};
 }
 
-std::optional<GoFunction> GoTable::Find(uint64_t vaddr) const {
-  auto function = Search(vaddr);
-  if (!function) return std::nullopt;
+std::optional<GoFunction> GoTable::Read(const Function& function, bool always_name) const {
   GoFunction found;
-  found.start = function->start;
-  found.end = function->end;
+  found.start = function.start;
+  found.end = function.end;
   uint32_t name;
   uint8_t flag;
-  if (!source_.ReadValue(function->record + 4, &name) || !source_.ReadValue(function->record + (has_start_line_ ? 41 : 37), &flag)) {
+  if (!source_.ReadValue(function.record + 4, &name) || !source_.ReadValue(function.record + (has_start_line_ ? 41 : 37), &flag)) {
     return std::nullopt;
   }
   found.top_frame = flag & kFlagTopFrame;
-  if (names_ + name < size_) found.name = source_.ReadString(offset_ + names_ + name, kMaxName);
+  found.writes_sp = flag & kFlagWritesSp;
+  if ((always_name || flag != 0) && names_ + name < size_) found.name = source_.ReadString(offset_ + names_ + name, kMaxName);
   return found;
+}
+
+std::optional<GoFunction> GoTable::Find(uint64_t vaddr) const {
+  auto function = Search(vaddr);
+  return function ? Read(*function, true) : std::nullopt;
+}
+
+std::optional<GoFunction> GoTable::At(uint64_t index) const {
+  auto function = Entry(index);
+  return function ? Read(*function, false) : std::nullopt;
+}
+
+bool GoTable::Steps(const Function& function, const Step& step) const {
+  uint32_t pcsp;
+  if (!source_.ReadValue(function.record + 16, &pcsp) || pcsp == 0) return false;
+  Varints numbers(source_, offset_ + pctab_ + pcsp, offset_ + size_);
+  int64_t value = -1;
+  uint64_t pc = function.start;
+  for (int i = 0; pc < function.end; ++i) {
+    bool first = i == 0;
+    uint32_t difference, length;
+    if (i == kMaxSteps || !numbers.Next(&difference) || (difference == 0 && !first) || !numbers.Next(&length)) return false;
+    value += static_cast<int32_t>((difference >> 1) ^ (0u - (difference & 1)));
+    uint64_t end = std::min(pc + static_cast<uint64_t>(length) * quantum_, function.end);
+    if ((length == 0 && !first) || value < 0 || value > INT32_MAX - 8) return false;
+    if (pc < end && !step(pc, end, static_cast<uint32_t>(value))) return true;
+    pc = end;
+  }
+  return true;
+}
+
+bool GoTable::StackSteps(uint64_t index, const Step& step) const {
+  auto function = Entry(index);
+  return function && Steps(*function, step);
 }
 
 std::optional<uint32_t> GoTable::StackDelta(uint64_t vaddr) const {
   auto function = Search(vaddr);
   if (!function) return std::nullopt;
-  uint32_t pcsp;
-  uint8_t flag;
-  if (!source_.ReadValue(function->record + 16, &pcsp) || !source_.ReadValue(function->record + (has_start_line_ ? 41 : 37), &flag)) {
-    return std::nullopt;
-  }
-  if (pcsp == 0 || (flag & kFlagWritesSp)) return std::nullopt;  // no table, or code that switches stacks
-  Varints numbers(source_, offset_ + pctab_ + pcsp, offset_ + size_);
-  int64_t value = -1;
-  uint64_t pc = function->start;
-  for (int i = 0; pc < function->end && i < kMaxSteps; ++i) {
-    bool first = i == 0;
-    uint32_t step, length;
-    if (!numbers.Next(&step) || (step == 0 && !first) || !numbers.Next(&length)) return std::nullopt;
-    value += static_cast<int32_t>((step >> 1) ^ (0u - (step & 1)));
-    pc += static_cast<uint64_t>(length) * quantum_;
-    if (vaddr < pc) {
-      if (value < 0 || value > (1 << 30)) return std::nullopt;
-      return static_cast<uint32_t>(value);
-    }
-    if (length == 0 && !first) return std::nullopt;
-  }
-  return std::nullopt;
+  auto facts = Read(*function, false);
+  if (!facts || facts->writes_sp) return std::nullopt;  // code that switches stacks
+  std::optional<uint32_t> found;
+  Steps(*function, [&](uint64_t, uint64_t end, uint32_t delta) {
+    if (vaddr < end) found = delta;
+    return !found;
+  });
+  return found;
 }
 
 }  // namespace borescope::symbols

@@ -6,6 +6,9 @@
 //
 // Overlapping FDEs: readelf lists all. The table answers by the one that begins last, of equal begins by the first in the section, and
 // .eh_frame comes before .debug_frame; the others' rows count as overlapped there. Rows outside the executable segments count as outside.
+//
+// Programs of Go: our rows come from .gopclntab; their .debug_frame, where it is, tells CFA and return address, nothing of the frame pointer nor of which
+// functions are outermost ones, signal trampolines or move to another stack: there those answers are taken as they are.
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -283,8 +286,8 @@ std::optional<std::vector<Segment>> ReadSegments(int fd, std::string* reason) {
 
 class Compare {
  public:
-  Compare(const unwind::CompiledTable& table, Truth truth, std::vector<Segment> segments)
-      : table_(table), truth_(std::move(truth)), segments_(std::move(segments)) {
+  Compare(const unwind::CompiledTable& table, Truth truth, std::vector<Segment> segments, bool go)
+      : table_(table), truth_(std::move(truth)), segments_(std::move(segments)), go_(go) {
     by_start_ = truth_.fdes;
     std::sort(by_start_.begin(), by_start_.end(), [](const Fde& a, const Fde& b) {
       if (a.start != b.start) return a.start < b.start;
@@ -410,6 +413,8 @@ class Compare {
     auto fits = [](int64_t value) { return value == static_cast<int16_t>(value); };
     bool plain_cfa = row.cfa.kind == Kind::kRegister && row.cfa.reg >= 0 && row.cfa.offset == static_cast<int32_t>(row.cfa.offset);
     bool plain_ra = row.ra.kind == Kind::kCfa && fits(row.ra.offset);
+    bool of_go = go_ && fde.debug_frame;
+    if (of_go && (rule.kind == UNWIND_RULE_END || rule.kind == UNWIND_RULE_SIGNAL || rule.kind == UNWIND_RULE_SWITCH)) return "";
     // Rules hold the CFA for the caller's stack pointer.
     bool plain_sp = row.sp.kind == Kind::kAbsent || row.sp.kind == Kind::kSame || row.sp.kind == Kind::kUndefined;
     if (!plain_sp && rule.kind != UNWIND_RULE_UNSUPPORTED && rule.kind != UNWIND_RULE_SIGNAL) return told("stack pointer");
@@ -444,6 +449,7 @@ class Compare {
     } else if (!plain_ra || rule.ra_offset != row.ra.offset) {
       return told("return address");
     }
+    if (of_go) return "";
     switch (rule.fp) {
       case UNWIND_FP_SAME:
         // readelf shows u too for what is not yet told of a register that a later row tells
@@ -473,6 +479,7 @@ class Compare {
   const unwind::CompiledTable& table_;
   Truth truth_;
   std::vector<Segment> segments_;
+  bool go_;
   std::vector<Fde> by_start_;
   std::vector<uint64_t> reach_[2];  // the farthest end so far, in the order of by_start_; [1]: of .debug_frame
 };
@@ -509,7 +516,8 @@ void CompareFile(const std::string& file, const std::string& truth) {
   }
   int64_t took = CpuMicroseconds() - before;
   if (table.rules.empty()) table.rules.resize(1);
-  Compare compare(table, ReadTruth(truth.empty() ? file : truth), *std::move(segments));
+  Compare compare(table, ReadTruth(truth.empty() ? file : truth), *std::move(segments),
+                  elf.ok() && (*elf)->language() == symbols::Language::kGo);
   compare.Run();
   auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf("file\t%s\t%llu\t%llu\t%llu\t%llu\t%llu\t%llu\t%llu\t%llu\t%lld\n", file.c_str(), number(compare.rows), number(compare.compared),
