@@ -155,7 +155,13 @@ size_t TerminalWidth() {
   return 80;
 }
 
+std::string Limited(int hertz, int asked) {
+  return fmt::format("sampled at {} Hz, not {} Hz: kernel.perf_event_max_sample_rate must be twice the frequency (sysctl -w kernel.perf_event_max_sample_rate={})",
+                     hertz, asked, 2 * asked);
+}
+
 struct Outcome {
+  int frequency = 0;
   profile::Profile profile;
   engine::JobCounters kernel;
   stacks::JobStats user;
@@ -220,6 +226,11 @@ void Print(const ProfileOptions& options, const Outcome& outcome) {
     fmt::print("\n{}\n", Explain(outcome.cuts, outcome.files, outcome.tables, outcome.user.collected, input.width));
   } else if (outcome.user.truncated > 0) {
     fmt::print("What cuts stacks and what would mend it: --explain\n");
+  }
+  if (outcome.kernel.lowest_hz < outcome.frequency) {
+    std::string limited = Limited(outcome.kernel.lowest_hz, outcome.frequency);
+    limited[0] = 'S';
+    fmt::print("{}.\n", limited);
   }
   fmt::print("Cost: {} of CPU, {} of memory.\n", FormatCores(static_cast<double>(outcome.own_cpu_ns) / 1e9 / std::max(outcome.wall_seconds, 1e-3)),
              FormatBytes(outcome.memory_bytes));
@@ -329,6 +340,9 @@ int RunProfile(const ProfileOptions& options) {
                                 .start_boot_ns = start_boot,
                                 .deadline_boot_ns = start_boot + duration_ns});
   if (!job.ok()) return Fail(job.error());
+  if (const int hz = (*engine)->counters(*job).lowest_hz; hz < frequency) {
+    fmt::print(stderr, "warning: {}\n", Limited(hz, frequency));
+  }
   aggregator->StartJob(*job, {.start_mono_ns = start_mono, .window_ns = 7'200'000'000'000, .frequency_hz = frequency, .split_by_process = true});
   if (options.all) {
     if (auto status = (*engine)->AddAllProcesses(*job); !status.ok()) return Fail(status.error());
@@ -364,13 +378,15 @@ int RunProfile(const ProfileOptions& options) {
     }
   }
   end_mono = std::min(end_mono, NowNs(CLOCK_MONOTONIC));
-  // Nothing is taken any more; the second drain brings what the first held back to put it in order.
   (*engine)->SetWindow(*job, start_boot, start_boot + (end_mono - start_mono));
   Outcome outcome;
   outcome.kernel = (*engine)->counters(*job);
-  for (int i = 0; i < 2 || (aggregator->held(*job) > 0 && NowNs(CLOCK_MONOTONIC) < end_mono + kWaitForTablesNs); ++i) {
-    ::usleep(30'000);
+  // One drain brings what the programs had still under way; more of them what waits for its tables.
+  (*engine)->Quiesce();
+  while (true) {
     if (auto status = drain(); !status.ok()) return Fail(status.error());
+    if (aggregator->held(*job) == 0 || NowNs(CLOCK_MONOTONIC) >= end_mono + kWaitForTablesNs) break;
+    ::usleep(30'000);
   }
   if (progress) fmt::print(stderr, "\r{:60}\r", "");
   const int64_t used_ns = outcome.kernel.used_ns;
@@ -383,6 +399,7 @@ int RunProfile(const ProfileOptions& options) {
   outcome.cuts = aggregator->cuts(*job);
   outcome.files = (*tables)->files();
   outcome.tables = (*tables)->stats();
+  outcome.frequency = frequency;
   outcome.wall_seconds = static_cast<double>(end_mono - start_mono) / 1e9;
   outcome.own_cpu_ns = OwnCpuNs() - own_cpu_start + (*engine)->counters().bpf_ns + outcome.tables.compile_cpu_ns;
   const engine::Counters counters = (*engine)->counters();

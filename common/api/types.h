@@ -378,6 +378,9 @@ struct ReportedSink {
   bool operator==(const ReportedSink&) const = default;
 };
 
+// Reason of a job's report that is no failure: the node's kernel allows less than the frequency asked for.
+inline constexpr std::string_view kFrequencyLimited = "FrequencyLimited";
+
 struct JobReport {
   JobState state = JobState::kAccepted;
   std::string reason;

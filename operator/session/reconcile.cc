@@ -800,6 +800,14 @@ class Planner {
       Set("Degraded", "True", "StacksCut",
           "more than 1 % of the stacks are cut; `status.lost` says why, docs/operations.md what "
           "mends it");
+    } else if (auto limited = std::find_if(nodes_.begin(), nodes_.end(),
+                                           [](const NodeView& v) {
+                                             return v.report != nullptr &&
+                                                    v.report->reason == api::kFrequencyLimited;
+                                           });
+               limited != nodes_.end()) {
+      Set("Degraded", "True", api::kFrequencyLimited,
+          "node " + Quote(limited->node) + ": " + limited->report->message);
     } else {
       Set("Degraded", "False", "AsExpected", "");
     }

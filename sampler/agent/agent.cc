@@ -720,7 +720,7 @@ void Agent::AccountCost() {
   for (const auto& [id, runtime] : runtimes_) {
     metrics_.SetJob(id, runtime.session, runtime.figures, runtime.user, ledger_.Of(id));
   }
-  metrics_.SetEngine(counters, aggregator_->memory_bytes());
+  metrics_.SetEngine(counters, aggregator_->memory_bytes(), aggregator_->untracked());
   metrics_.SetTables(tables);
   metrics_.SetUnknownContainers(containers_.unknown_total());
 }
@@ -739,6 +739,11 @@ api::JobReport Agent::Compose(const JobRecord& job) const {
   report.state = job.state;
   report.reason = job.reason;
   report.message = job.message;
+  if (report.reason.empty() && it != runtimes_.end() && it->second.kernel.lowest_hz != 0 && it->second.kernel.lowest_hz < it->second.frequency_hz) {
+    report.reason = api::kFrequencyLimited;
+    report.message = "sampled at " + std::to_string(it->second.kernel.lowest_hz) + " Hz, not " + std::to_string(it->second.frequency_hz) +
+                     " Hz: kernel.perf_event_max_sample_rate must be twice the frequency";
+  }
   report.start_time = job.state == api::JobState::kAccepted && job.before == nullptr ? 0 : job.start_real_ns;
   report.end_time = job.end_real_ns;
   report.first_container_time = job.first_container_real_ns;
@@ -824,8 +829,8 @@ void Agent::Shutdown() {
     engine_->SetWindow(runtime.engine_id, machine_.Find(id) ? machine_.Find(id)->start_boot_ns : 0, now.boot_ns);
   }
   int64_t end_mono_ns = NowNs(CLOCK_MONOTONIC);
-  for (int i = 0; i < 2 && !job_of_engine_id_.empty(); ++i) {
-    ::usleep(30'000);
+  if (!job_of_engine_id_.empty()) {
+    engine_->Quiesce();
     Drain();
   }
   UpdateFigures(now);

@@ -35,7 +35,8 @@ Metrics::Metrics(metrics::Registry& r)
       unknown_containers_(r.Counter("borescope_sampler_unknown_containers_total", "Containers whose name could not be found out")),
       tables_(r.Counter("borescope_sampler_unwind_tables_total", "Unwind tables by outcome: compiled, from_disk, damaged (on disk), evicted")),
       table_bytes_(r.Gauge("borescope_sampler_unwind_table_bytes", "Memory of unwind tables by place: kernel, user_space")),
-      table_files_(r.Gauge("borescope_sampler_unwind_files", "Files of the targets by state: known, placed, failed, without_room")) {}
+      table_files_(r.Gauge("borescope_sampler_unwind_files", "Files of the targets by state: known, placed, failed, without_room")),
+      untracked_(r.Counter("borescope_sampler_untracked_total", "Processes, mappings and perf maps beyond the limits of what is kept: they have no names")) {}
 
 void Metrics::Grow(metrics::Family& family, const std::string& label, const std::string& value, double now, double& seen) {
   if (now > seen) family.Add({{label, value}}, now - seen);
@@ -99,10 +100,11 @@ void Metrics::RemoveJob(const std::string& job_id, const std::string& session) {
   for (metrics::Family* family : {&session_samples_, &session_lost_, &session_coverage_, &session_cpu_}) family->RemoveWhere("session", session);
 }
 
-void Metrics::SetEngine(const engine::Counters& counters, size_t stacks_bytes) {
+void Metrics::SetEngine(const engine::Counters& counters, size_t stacks_bytes, uint64_t untracked) {
   runs_.Set({}, static_cast<double>(counters.runs));
   walks_.Set({}, static_cast<double>(counters.stack_walks));
   stacks_.Set({}, static_cast<double>(stacks_bytes));
+  untracked_.Set({}, static_cast<double>(untracked));
 }
 
 void Metrics::SetJobs(const std::map<api::JobState, int>& by_state) {

@@ -29,7 +29,7 @@ class Metrics {
   // `figures`: after the gap was counted.
   void Resume(const std::string& job_id, const api::JobReport& before, const JobFigures& figures);
   void RemoveJob(const std::string& job_id, const std::string& session);
-  void SetEngine(const engine::Counters& counters, size_t stacks_bytes);
+  void SetEngine(const engine::Counters& counters, size_t stacks_bytes, uint64_t untracked);
   void SetJobs(const std::map<api::JobState, int>& by_state);
   void SetCost(const guard::Cost& cost);
   void SetPublisher(const publish::PublisherStats& stats);
@@ -49,7 +49,7 @@ class Metrics {
   metrics::Family &samples_, &session_samples_, &lost_, &session_lost_, &truncated_, &cpu_accounted_, &coverage_, &session_coverage_;
   metrics::Family &own_cpu_, &session_cpu_, &resident_, &maps_, &stacks_, &runs_, &walks_;
   metrics::Family &jobs_, &requests_, &throttled_, &connected_, &protected_, &offset_, &pushes_, &queue_, &unknown_containers_;
-  metrics::Family &tables_, &table_bytes_, &table_files_;
+  metrics::Family &tables_, &table_bytes_, &table_files_, &untracked_;
   std::map<std::string, Seen> seen_;
   double used_total_ = 0, covered_total_ = 0;
 };

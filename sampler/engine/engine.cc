@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <linux/membarrier.h>
 #include <linux/perf_event.h>
 #include <unistd.h>
 
@@ -54,7 +55,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // delivered in order. Twice the hard stop in the interrupt.
 constexpr auto kRecordInFlight = std::chrono::microseconds(300);
 constexpr int64_t kSettleAgainNs = 50'000'000;      // counters() walks all tasks at most so often
-constexpr int64_t kLookForCpusNs = 2'000'000'000;
+constexpr int64_t kLookAtMachineNs = 2'000'000'000;
 constexpr int64_t kForgetDeadNs = 10'000'000'000;   // an exited process is remembered for its last ticks
 constexpr uint64_t kKeepAll = 1ull << 32;
 constexpr const char* kHierarchyNames[HIERARCHY_MAX] = {"v2", "memory", "pids", "cpu"};
@@ -114,9 +115,9 @@ Error WithHelp(Error error, const std::string& proc_root) {
   return error;
 }
 
-std::vector<int> OnlineCpus() {
+std::vector<int> OnlineCpus(const std::string& sys_root) {
   std::vector<int> cpus;
-  auto text = ReadFile("/sys/devices/system/cpu/online", 4096);
+  auto text = ReadFile(sys_root + "/devices/system/cpu/online", 4096);
   if (!text.ok()) return cpus;
   for (std::string_view range : Split(Trim(*text), ',')) {
     size_t dash = range.find('-');
@@ -125,6 +126,12 @@ std::vector<int> OnlineCpus() {
     for (uint64_t cpu = first.value_or(1); first && last && cpu <= *last; ++cpu) cpus.push_back(static_cast<int>(cpu));
   }
   return cpus;
+}
+
+// 0: not known.
+uint64_t MaxSampleRate(const std::string& proc_root) {
+  auto text = ReadFile(proc_root + "/sys/kernel/perf_event_max_sample_rate", 64);
+  return text.ok() ? ParseUint(Trim(*text)).value_or(0) : 0;
 }
 
 // Bytes of kernel memory of a map, as the kernel accounts it.
@@ -167,6 +174,7 @@ class EngineImpl final : public Engine {
   Status AddProcess(JobId id, pid_t pid) override;
   Status AddAllProcesses(JobId id) override;
   Status Drain(Observer& observer) override;
+  void Quiesce() override;
   int wake_fd() const override { return wake_.get(); }
   unwind::TableMemory& table_memory() override { return *table_maps_; }
   Result<std::string> NameKernel(uint64_t address) override;
@@ -233,7 +241,8 @@ class EngineImpl final : public Engine {
   static int OnRingRecord(void* self, void* data, size_t size);
   void Collect();
   void QueueVisited();
-  void FollowHotplug(int64_t now_mono_ns);
+  void FollowMachine(int64_t now_mono_ns);
+  void FollowHotplug();
   void Deliver(const Pending& p, Observer& observer);
   void DeliverSample(std::string_view record, Observer& observer);
   void DeliverCgroup(const borescope_cgroup& c, bool removed, Observer& observer);
@@ -254,7 +263,8 @@ class EngineImpl final : public Engine {
   std::optional<Clocks> clocks_;
   std::array<int, BORESCOPE_MAX_RATES> armed_hz_{};  // 0: free
   std::vector<int> cpus_;                            // on which events are open
-  int64_t looked_for_cpus_ns_ = 0;
+  int64_t looked_at_machine_ns_ = 0;
+  uint64_t max_sample_rate_ = 0;
   std::array<std::optional<JobEntry>, BORESCOPE_MAX_JOBS> jobs_;
   std::vector<Link> links_;
   Link visit_link_;
@@ -354,7 +364,7 @@ Status EngineImpl::Init() {
   attr.config = PERF_COUNT_SW_CPU_CLOCK;
   attr.sample_period = 1'000'000'000;
   attr.disabled = 1;
-  std::vector<int> cpus = OnlineCpus();
+  std::vector<int> cpus = OnlineCpus(options_.sys_root);
   if (cpus.empty()) return ErrnoError("reading /sys/devices/system/cpu/online");
   UniqueFd probe(static_cast<int>(syscall(SYS_perf_event_open, &attr, -1, cpus.front(), -1, PERF_FLAG_FD_CLOEXEC)));
   if (!probe.valid()) return Refused("perf_event_open (cpu-clock)", errno);
@@ -379,7 +389,7 @@ Status EngineImpl::Attach() {
   }
   visit_link_.reset(bpf_program__attach_iter(skel_->progs.visit_tasks, nullptr));
   if (!visit_link_) return Refused("attaching the task iterator", errno);
-  cpus_ = OnlineCpus();
+  cpus_ = OnlineCpus(options_.sys_root);
   if (Status s = sideband_.Open(cpus_); !s.ok()) return WithHelp(s.error(), options_.proc_root);
   return VisitTasks();
 }
@@ -401,8 +411,16 @@ void EngineImpl::Detach() {
 
 Status EngineImpl::ApplyRates() {
   std::vector<int> frequencies;
-  for (const auto& job : jobs_) {
-    if (job) frequencies.push_back(job->job.frequency_hz);
+  for (auto& job : jobs_) {
+    if (!job) continue;
+    // What is lowered is the highest there is, so it has a clock of its own and is never thinned.
+    int hz = std::max(1, ClampFrequency(job->job.frequency_hz, max_sample_rate_));
+    frequencies.push_back(hz);
+    if (hz < job->job.frequency_hz && (job->counters.lowest_hz == 0 || hz < job->counters.lowest_hz)) {
+      Log(LogLevel::kWarning, "engine: a job is sampled less often than it asks for: kernel.perf_event_max_sample_rate must be twice its frequency",
+          {{"hertz", hz}, {"asked", job->job.frequency_hz}, {"max_sample_rate", max_sample_rate_}});
+    }
+    job->counters.lowest_hz = job->counters.lowest_hz == 0 ? hz : std::min(job->counters.lowest_hz, hz);
   }
   if (frequencies.empty()) return OkStatus();
   RatePlan plan = PlanRates(frequencies);
@@ -518,14 +536,12 @@ Result<JobId> EngineImpl::AddJob(const Job& job) {
   if (job.frequency_hz < 1 || job.frequency_hz > 999) {
     return Error{ErrorCode::kInvalid, "frequency " + std::to_string(job.frequency_hz) + " Hz is out of range: use 1 to 999"};
   }
-  // The kernel lowers its limit when interrupts take long; near it, it drops ticks without a word.
-  auto limit = ReadFile(options_.proc_root + "/sys/kernel/perf_event_max_sample_rate", 64);
-  uint64_t most = limit.ok() ? ParseUint(Trim(*limit)).value_or(0) : 0;
-  if (most != 0 && most < 2 * static_cast<uint64_t>(job.frequency_hz)) {
-    return Error{ErrorCode::kUnsupported, "kernel.perf_event_max_sample_rate is " + std::to_string(most) + ", too low for " +
-                                              std::to_string(job.frequency_hz) + " Hz: raise it to twice the frequency, or sample less often"};
-  }
   std::lock_guard lock(mutex_);
+  max_sample_rate_ = MaxSampleRate(options_.proc_root);
+  if (ClampFrequency(job.frequency_hz, max_sample_rate_) == 0) {
+    return Error{ErrorCode::kUnsupported, "kernel.perf_event_max_sample_rate is " + std::to_string(max_sample_rate_) + ": raise it to " +
+                                              std::to_string(2 * job.frequency_hz) + ", twice the frequency"};
+  }
   auto free = std::ranges::find_if(jobs_, [](const auto& j) { return !j.has_value(); });
   if (free == jobs_.end()) {
     return Error{ErrorCode::kExhausted, "all " + std::to_string(BORESCOPE_MAX_JOBS) + " jobs of this node are taken: wait for one to end"};
@@ -841,11 +857,23 @@ void EngineImpl::Collect() {
   }
 }
 
+// What others change about the machine while jobs are armed.
+void EngineImpl::FollowMachine(int64_t now_mono_ns) {
+  if (now_mono_ns - looked_at_machine_ns_ < kLookAtMachineNs) return;
+  looked_at_machine_ns_ = now_mono_ns;
+  FollowHotplug();
+  uint64_t limit = MaxSampleRate(options_.proc_root);
+  if (limit == max_sample_rate_) return;
+  max_sample_rate_ = limit;
+  if (Status s = ApplyRates(); !s.ok()) {
+    Log(LogLevel::kError, "engine: following kernel.perf_event_max_sample_rate; it is tried again", {{"error", s.error().ToString()}});
+    max_sample_rate_ = 0;
+  }
+}
+
 // Events of a CPU that went offline do not come back with it, and a new one has none.
-void EngineImpl::FollowHotplug(int64_t now_mono_ns) {
-  if (now_mono_ns - looked_for_cpus_ns_ < kLookForCpusNs) return;
-  looked_for_cpus_ns_ = now_mono_ns;
-  std::vector<int> online = OnlineCpus();
+void EngineImpl::FollowHotplug() {
+  std::vector<int> online = OnlineCpus(options_.sys_root);
   if (online == cpus_ || online.empty()) return;
   Log(LogLevel::kWarning, "engine: CPUs came or went; clocks are started anew", {{"before", static_cast<uint64_t>(cpus_.size())}, {"now", static_cast<uint64_t>(online.size())}});
   cpus_ = online;
@@ -872,7 +900,7 @@ Status EngineImpl::Drain(Observer& observer) {
   {
     std::lock_guard lock(mutex_);
     if (attached_) {
-      FollowHotplug(now);
+      FollowMachine(now);
       auto& bss = *skel_->bss;
       if (uint64_t lost = Observe(bss.events_lost); lost != events_lost_seen_) {
         Log(LogLevel::kWarning, "engine: ring buffer full, events are lost; processes and cgroups are looked up again", {{"lost", lost - events_lost_seen_}});
@@ -913,6 +941,11 @@ Status EngineImpl::Drain(Observer& observer) {
   pending_.swap(rest_pending);
   std::erase_if(processes_, [&](const auto& p) { return p.second.dead_since_ns != 0 && p.second.dead_since_ns < now - kForgetDeadNs; });
   return OkStatus();
+}
+
+// The programs run in RCU read sections, for whose end this system call waits. It refuses where CPUs run without a tick (nohz_full).
+void EngineImpl::Quiesce() {
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(60));
 }
 
 // What the last walk saw, against what we know: both ways, since records of either may be lost.

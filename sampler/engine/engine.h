@@ -101,6 +101,7 @@ struct Options {
   int raw_every = 0;               // tests only: so many-th sample carries a RawStack of up to 64 KiB besides its frames; 0: none
   size_t ring_bytes = 8 << 20;
   std::string proc_root = "/proc";
+  std::string sys_root = "/sys";
 };
 
 using JobId = int;  // 0..63, a bit of Sample::job_mask
@@ -118,6 +119,7 @@ struct JobCounters {
   uint64_t samples = 0;                 // records delivered
   int64_t sampled_ns = 0;
   std::array<Loss, LOSS_MAX> loss{};    // by reason, BPF's part: LOST rows in ns; TRUNCATED rows as count
+  int lowest_hz = 0;                    // below the job's frequency when kernel.perf_event_max_sample_rate was lower than twice that
   int64_t used_ns = 0;                  // run time of the wanted threads since the job was armed: exited ones and live ones
 };
 
@@ -153,6 +155,8 @@ class Engine {
 
   // Delivers what the kernel has recorded up to about now, in time order. Call it on a timer (100 ms) and when wake_fd is readable.
   virtual Status Drain(Observer& observer) = 0;
+  // Waits (some 20 ms) until each program that runs now is done: after it, one Drain delivers all samples of a window that is over.
+  virtual void Quiesce() = 0;
   // Readable when something must be seen at once (a cgroup was made).
   virtual int wake_fd() const = 0;
 

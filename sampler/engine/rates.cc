@@ -25,4 +25,9 @@ RatePlan PlanRates(const std::vector<int>& frequencies_hz) {
   return plan;
 }
 
+int ClampFrequency(int frequency_hz, uint64_t max_sample_rate) {
+  if (max_sample_rate == 0) return frequency_hz;
+  return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(frequency_hz), max_sample_rate / 2));
+}
+
 }  // namespace borescope::engine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 namespace borescope::engine {
@@ -17,5 +18,9 @@ struct RatePlan {
 
 // The highest distinct frequencies get a clock of their own; any other is thinned out of the next higher one.
 RatePlan PlanRates(const std::vector<int>& frequencies_hz);
+
+// What kernel.perf_event_max_sample_rate leaves of a frequency: at most half of it, for near it the kernel drops ticks without a
+// word. 0: nothing. max_sample_rate 0: not known, no limit.
+int ClampFrequency(int frequency_hz, uint64_t max_sample_rate);
 
 }  // namespace borescope::engine

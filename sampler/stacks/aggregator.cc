@@ -167,6 +167,7 @@ class AggregatorImpl final : public Aggregator {
   JobStats stats(engine::JobId job) const override { return Valid(job) ? jobs_[job].stats : JobStats(); }
   std::vector<Cut> cuts(engine::JobId job) const override;
   size_t memory_bytes() const override;
+  uint64_t untracked() const override { return spaces_.untracked(); }
 
  private:
   static bool Valid(engine::JobId job) { return job >= 0 && static_cast<size_t>(job) < kMaxJobs; }

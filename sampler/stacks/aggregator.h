@@ -99,6 +99,7 @@ class Aggregator : public engine::Observer {
   // Where the stacks end that are not whole; the most samples first.
   virtual std::vector<Cut> cuts(engine::JobId job) const = 0;
   virtual size_t memory_bytes() const = 0;
+  virtual uint64_t untracked() const = 0;  // processes, mappings and perf maps beyond the limits, in all
 };
 
 }  // namespace borescope::stacks

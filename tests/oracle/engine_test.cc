@@ -21,6 +21,8 @@
 #include <sstream>
 #include <thread>
 
+#include "common/base/clock.h"
+#include "common/base/fd.h"
 #include "support.h"
 
 namespace borescope::oracle {
@@ -805,6 +807,91 @@ TEST(EngineTest, EachMissingCapabilityIsNamed) {
       EXPECT_EQ(said.find("wrong code"), std::string::npos);
     }
   }
+}
+
+// The kernel's limit is lowered while two jobs run: the fast one is sampled at half of it, the slow one goes on, both still cover
+// all CPU time. The limit is the real one.
+TEST(EngineTest, FollowsALoweredSampleRateLimit) {
+  const std::string path = "/proc/sys/kernel/perf_event_max_sample_rate";
+  auto before = ReadFile(path, 64);
+  ASSERT_TRUE(before.ok());
+  struct Restore {
+    std::string path, text;
+    ~Restore() { std::ofstream(path) << text; }
+  } restore{path, *before};
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child child([] { WorkAndRest(1); });
+  auto fast = e->AddJob(JobFor(199, 60'000)), slow = e->AddJob(JobFor(49, 60'000));
+  ASSERT_TRUE(fast.ok() && slow.ok());
+  ASSERT_TRUE(e->AddProcess(*fast, child.pid()).ok());
+  ASSERT_TRUE(e->AddProcess(*slow, child.pid()).ok());
+  child.Go();
+  Recorder seen;
+  auto run = [&](int ms) {
+    for (int64_t end = NowNs(CLOCK_MONOTONIC) + ms * 1'000'000LL; NowNs(CLOCK_MONOTONIC) < end; usleep(50'000)) ASSERT_TRUE(e->Drain(seen).ok());
+  };
+  run(1000);
+  EXPECT_EQ(e->counters(*fast).lowest_hz, 199);
+  std::ofstream(path) << "120";
+  if (auto now = ReadFile(path, 64); !now.ok() || *now != "120\n") GTEST_SKIP() << "the limit cannot be set here";
+  run(2500);  // it is looked at every 2 s
+  EXPECT_EQ(e->counters(*fast).lowest_hz, 60);
+  EXPECT_EQ(e->counters(*slow).lowest_hz, 49);
+  auto begin = e->counters(*fast);
+  run(3000);
+  auto end = e->counters(*fast);
+  double used = static_cast<double>(end.used_ns - begin.used_ns), sampled = static_cast<double>(end.sampled_ns - begin.sampled_ns);
+  double ns_per_sample = sampled / static_cast<double>(end.samples - begin.samples);
+  EXPECT_NEAR(ns_per_sample, 1e9 / 60, 1e9 / 60 * 0.1);
+  EXPECT_NEAR(sampled / used, 1, 0.35) << "of " << used / 1e9 << " s";
+  // A new job is told at once; one at which nothing is left is refused.
+  auto third = e->AddJob(JobFor(999, 1000));
+  ASSERT_TRUE(third.ok());
+  EXPECT_EQ(e->counters(*third).lowest_hz, 60);
+  std::ofstream(path) << "1";
+  auto none = e->AddJob(JobFor(99, 1000));
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ErrorCode::kUnsupported);
+  std::ofstream(path) << *before;
+  run(2500);
+  EXPECT_EQ(e->counters(*fast).lowest_hz, 60) << "it stays told";
+}
+
+// A CPU goes and comes back, as /sys says: a file of ours, for taking a CPU of this machine away would disturb all others on it.
+TEST(EngineTest, FollowsCpusThatComeAndGo) {
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) GTEST_SKIP() << "one CPU";
+  char folder[] = "/tmp/borescope-sys.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  std::filesystem::create_directories(std::string(folder) + "/devices/system/cpu");
+  auto online = [&](const char* cpus) { std::ofstream(std::string(folder) + "/devices/system/cpu/online") << cpus << "\n"; };
+  online("0-1");
+  engine::Options options;
+  options.sys_root = folder;
+  auto e = engine::Engine::Open(options);
+  ASSERT_TRUE(e.ok()) << e.error().message;
+  Child child([] {
+    Pin(1);
+    SpinForever();
+  });
+  auto job = (*e)->AddJob(JobFor(199, 60'000));
+  ASSERT_TRUE(job.ok());
+  ASSERT_TRUE((*e)->AddProcess(*job, child.pid()).ok());
+  child.Go();
+  Recorder seen;
+  auto samples = [&](int ms) {
+    uint64_t before = (*e)->counters(*job).samples;
+    for (int64_t end = NowNs(CLOCK_MONOTONIC) + ms * 1'000'000LL; NowNs(CLOCK_MONOTONIC) < end; usleep(50'000)) EXPECT_TRUE((*e)->Drain(seen).ok());
+    return (*e)->counters(*job).samples - before;
+  };
+  EXPECT_GT(samples(1000), 20u);
+  online("0");
+  samples(2500);  // it is looked at every 2 s
+  EXPECT_EQ(samples(1000), 0u);
+  online("0-1");
+  samples(2500);
+  EXPECT_GT(samples(1000), 20u);
+  std::filesystem::remove_all(folder);
 }
 
 // Truth: /proc/kallsyms.

@@ -541,6 +541,21 @@ TEST(Session, CutStacksAreShown) {
   EXPECT_EQ(f.session.status.lost_ns.at("no_unwind_info"), kSecond);
 }
 
+TEST(Session, AFrequencyThatANodeDoesNotAllowIsShown) {
+  Fixture f;
+  f.AddPod("a", "n1");
+  f.AddSampler("n1");
+  f.Settle();
+  f.Report("n1").state = api::JobState::kSampling;
+  f.Step();
+  EXPECT_EQ(f.Reason("Degraded"), "False/AsExpected");
+  f.Report("n1").reason = api::kFrequencyLimited;
+  f.Report("n1").message = "sampled at 50 Hz, not 199 Hz";
+  f.Step();
+  EXPECT_EQ(f.Reason("Degraded"), "True/FrequencyLimited");
+  EXPECT_EQ(f.session.status.phase, api::Phase::kSampling) << "it is no failure";
+}
+
 TEST(Session, ATopDetailListIsBoundedAndFailuresComeFirst) {
   Fixture f;
   f.session.spec.target.max_pods = 200;

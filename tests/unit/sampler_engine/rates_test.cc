@@ -44,5 +44,15 @@ TEST(RatesTest, AnyMix) {
   }
 }
 
+TEST(RatesTest, TheKernelsLimitLowersAFrequencyToItsHalf) {
+  EXPECT_EQ(ClampFrequency(199, 100'000), 199);
+  EXPECT_EQ(ClampFrequency(199, 398), 199);
+  EXPECT_EQ(ClampFrequency(199, 397), 198);
+  EXPECT_EQ(ClampFrequency(199, 100), 50);
+  EXPECT_EQ(ClampFrequency(1, 2), 1);
+  EXPECT_EQ(ClampFrequency(1, 1), 0);
+  EXPECT_EQ(ClampFrequency(999, 0), 999);
+}
+
 }  // namespace
 }  // namespace borescope::engine
