@@ -308,8 +308,8 @@ std::optional<Symbol> ElfFile::FindSymbol(uint64_t vaddr) {
     if (function && !function->name.empty()) return Symbol{function->start, function->end, std::move(function->name)};
   }
   if (uint64_t main = main_address(); main != 0 && vaddr >= main && eh_frame()) {
-    auto row = eh_frame()->Find(vaddr);
-    if (row && row->start == main) return Symbol{row->start, row->end, "main"};
+    auto function = eh_frame()->Find(vaddr);
+    if (function && function->start == main) return Symbol{function->start, function->end, "main"};
   }
   return std::nullopt;
 }

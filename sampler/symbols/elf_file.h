@@ -69,7 +69,7 @@ class ElfFile {
   std::vector<FunctionStart> FunctionStarts(uint64_t begin, uint64_t end);
   // Go's function table, or null.
   const GoTable* go_table();
-  // Call frame information, or null.
+  // Functions by call frame information, or null.
   const EhFrame* eh_frame();
   // Address of main as the C start code hands it to libc: known in stripped programs too. 0: not found.
   uint64_t main_address();

@@ -116,41 +116,24 @@ std::optional<GoFunction> GoTable::At(uint64_t index) const {
   return function ? Read(*function, false) : std::nullopt;
 }
 
-bool GoTable::Steps(const Function& function, const Step& step) const {
+bool GoTable::StackSteps(uint64_t index, const Step& step) const {
+  auto function = Entry(index);
   uint32_t pcsp;
-  if (!source_.ReadValue(function.record + 16, &pcsp) || pcsp == 0) return false;
+  if (!function || !source_.ReadValue(function->record + 16, &pcsp) || pcsp == 0) return false;
   Varints numbers(source_, offset_ + pctab_ + pcsp, offset_ + size_);
   int64_t value = -1;
-  uint64_t pc = function.start;
-  for (int i = 0; pc < function.end; ++i) {
+  uint64_t pc = function->start;
+  for (int i = 0; pc < function->end; ++i) {
     bool first = i == 0;
     uint32_t difference, length;
     if (i == kMaxSteps || !numbers.Next(&difference) || (difference == 0 && !first) || !numbers.Next(&length)) return false;
     value += static_cast<int32_t>((difference >> 1) ^ (0u - (difference & 1)));
-    uint64_t end = std::min(pc + static_cast<uint64_t>(length) * quantum_, function.end);
+    uint64_t end = std::min(pc + static_cast<uint64_t>(length) * quantum_, function->end);
     if ((length == 0 && !first) || value < 0 || value > INT32_MAX - 8) return false;
     if (pc < end && !step(pc, end, static_cast<uint32_t>(value))) return true;
     pc = end;
   }
   return true;
-}
-
-bool GoTable::StackSteps(uint64_t index, const Step& step) const {
-  auto function = Entry(index);
-  return function && Steps(*function, step);
-}
-
-std::optional<uint32_t> GoTable::StackDelta(uint64_t vaddr) const {
-  auto function = Search(vaddr);
-  if (!function) return std::nullopt;
-  auto facts = Read(*function, false);
-  if (!facts || facts->writes_sp) return std::nullopt;  // code that switches stacks
-  std::optional<uint32_t> found;
-  Steps(*function, [&](uint64_t, uint64_t end, uint32_t delta) {
-    if (vaddr < end) found = delta;
-    return !found;
-  });
-  return found;
 }
 
 }  // namespace borescope::symbols

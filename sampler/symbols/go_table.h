@@ -36,9 +36,6 @@ class GoTable {
   using Step = std::function<bool(uint64_t begin, uint64_t end, uint32_t delta)>;
   // All steps of the index-th function, in order. False: the table does not say, or not to the function's end.
   bool StackSteps(uint64_t index, const Step& step) const;
-  // How far the stack pointer is below the return address's slot when the instruction at vaddr begins: [sp + delta] is the return
-  // address. Nothing when the table does not say.
-  std::optional<uint32_t> StackDelta(uint64_t vaddr) const;
 
  private:
   struct Function {
@@ -48,7 +45,6 @@ class GoTable {
   std::optional<Function> Search(uint64_t vaddr) const;
   std::optional<Function> Entry(uint64_t index) const;
   std::optional<GoFunction> Read(const Function& function, bool always_name) const;
-  bool Steps(const Function& function, const Step& step) const;
 
   const ByteSource& source_;
   uint64_t offset_ = 0, size_ = 0, text_ = 0;

@@ -16,6 +16,11 @@ using symbols::DwarfCursor;
 
 constexpr uint8_t kRbp = 6, kRsp = 7, kReturnAddress = 16;  // DWARF numbers of x86-64
 constexpr size_t kMaxRemembered = 256;
+#ifdef BORESCOPE_PLANTED_FAULT  // tests/fuzz shows that such a fault is found
+constexpr size_t kBeyondEnd = 64;
+#else
+constexpr size_t kBeyondEnd = 0;
+#endif
 constexpr size_t kMaxRunsOfCies = 4;  // so many times the section's size may be spent on CIEs that lie over each other
 
 int64_t Add(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
@@ -311,7 +316,7 @@ class Reader {
     uint64_t length = c.Take<uint32_t>();
     bool wide = length == UINT32_MAX;
     if (wide) length = c.Take<uint64_t>();
-    if (!c.ok() || length > c.left()) return false;
+    if (!c.ok() || length > c.left() + kBeyondEnd) return false;
     record->begin = section_.bytes.size() - c.left();
     record->end = record->begin + length;
     if (length == 0) return true;
