@@ -54,7 +54,7 @@ def _two_nodes(world, duration):
         profile = Profile(c.fetch_profile(query, start - 10**9, end + 10**9))
         # The store answers with the sample type that was asked for; how many samples they were follows from the period.
         samples = [(frames, values[-1], max(1, round(values[-1] * 999 / 1e9))) for frames, values, _ in profile.samples]
-        verdict = truth.compare(samples, [world.truth(pod, start, end)])
+        verdict = truth.compare(samples, [world.truth(pod, start, end)], truth.REACH[lang])
         total_n += verdict.n
         details.append(f"{lang}: {verdict}")
         problems += [f"{lang}: {problem}" for problem in verdict.problems]

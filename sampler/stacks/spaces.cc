@@ -181,7 +181,7 @@ void Spaces::OnMmap(const engine::Mmap& event) {
   mapping.start = event.start;
   mapping.end = event.start + event.length;
   mapping.offset = event.file_offset;
-  mapping.path = SanitizeName(event.path, kMaxPath);
+  mapping.path = event.path.empty() ? "//anon" : SanitizeName(event.path, kMaxPath);  // as the events call what /proc gives no name
   if (event.path == "[vdso]") {
     mapping.offset = 0;
     mapping.file = files_.Vdso();
