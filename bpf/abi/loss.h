@@ -16,7 +16,6 @@
 	BORESCOPE_LOSS(LOSS_SCRATCH_BUSY, "scratch_busy", "scratch busy", LOST)                           \
 	BORESCOPE_LOSS(LOSS_PERIOD_UNREADABLE, "period_unreadable", "period unreadable", LOST)            \
 	BORESCOPE_LOSS(LOSS_STACK_UNREADABLE, "stack_unreadable", "stack memory not present", TRUNCATED)  \
-	BORESCOPE_LOSS(LOSS_BAD_FRAME_POINTER, "bad_frame_pointer", "frame pointer out of range", TRUNCATED) \
 	BORESCOPE_LOSS(LOSS_TOO_DEEP, "too_deep", "too many frames", TRUNCATED)                           \
 	BORESCOPE_LOSS(LOSS_TIME_STOP, "time_stop", "time limit in the interrupt", TRUNCATED)             \
 	BORESCOPE_LOSS(LOSS_NO_USER_REGS, "no_user_registers", "user registers not available", TRUNCATED) \
@@ -30,7 +29,6 @@
 	BORESCOPE_LOSS(LOSS_NOT_CODE, "not_code", "return address is not code", TRUNCATED)                \
 	BORESCOPE_LOSS(LOSS_URETPROBE, "uretprobe", "return address taken by a probe", TRUNCATED)         \
 	/* in user space */                                                                               \
-	BORESCOPE_LOSS(LOSS_NO_FRAME_POINTER, "no_frame_pointer", "no frame pointer", TRUNCATED)          \
 	BORESCOPE_LOSS(LOSS_UNKNOWN_CONTAINER, "unknown_container", "container could not be told", LOST)  \
 	BORESCOPE_LOSS(LOSS_STACK_TABLE_FULL, "stack_table_full", "stack table full", LOST)               \
 	BORESCOPE_LOSS(LOSS_SAMPLER_RESTART, "sampler_restart", "sampler restarted", LOST)                \

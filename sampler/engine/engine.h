@@ -42,8 +42,6 @@ struct Sample {
   uint64_t cgroup_id = 0;                 // container's cgroup (the wanted ancestor's child); 0: thread-group selection
   int64_t weight_ns = 0;                  // true period, epoch-corrected
   uint64_t job_mask = 0;                  // bit = JobId
-  uint64_t user_sp = 0, user_bp = 0;      // no longer set: gone once sampler/stacks lets go of them
-  std::span<const uint64_t> stack_top;    // likewise
   std::span<const uint64_t> kernel_pcs;   // leaf first
   std::span<const uint64_t> user_pcs;     // leaf first: the interrupted pc, then return addresses; bit 63: an interrupted pc under a signal handler
   borescope_loss end_reason = LOSS_NONE;  // why the walk ended; LOSS_NONE: nobody called the last frame
