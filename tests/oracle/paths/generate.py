@@ -75,18 +75,21 @@ class Program:
             parent.children.append(node)
         return node
 
-    def pick(self, parent, in_handler, plain):
+    def pick(self, parent, in_handler, plain, hot):
         draw = self.random
+        # While an exception's way is made ready, the unwinder of libgcc writes over the frames that it will drop: nobody can read these
+        # stacks, so that exceptions must not be most of what a program does.
+        rare = {"catch"} | ({"noreturn"} if self.lang == "rust" else set())
         quiet = {"copy", "qsort", "sort", "stable_sort", "for_each", "function", "catch", "noreturn", "signal"}
         while True:
             if self.required and not plain and draw.random() < 0.6:
                 kind = self.required[-1]
-                allowed = not (in_handler and kind in ("large", "signal")) and not (parent.calls_libraries and kind in quiet)
+                allowed = not (hot and kind in rare) and not (in_handler and kind in ("large", "signal")) and not (parent.calls_libraries and kind in quiet)
                 if allowed and not (parent.kind == "tail" and kind == "noreturn"):
                     self.required.pop()
                     return kind
             kind = draw.choice(["plain", "saves"] if plain else ["plain", "plain", "saves", "saves", "pointer", "realigned", *self.every_kind()])
-            if kind in quiet and parent.calls_libraries:
+            if (kind in quiet and parent.calls_libraries) or (kind in rare and (hot or draw.random() < 0.7)):
                 continue
             if in_handler and kind in ("large", "signal"):
                 continue
@@ -97,7 +100,7 @@ class Program:
             return parent.module
         return self.random.choice(["main", "main", "library"]) if self.random.random() < 0.4 else parent.module
 
-    def grow(self, parent, budget, depth, in_handler, times=None, plain=False):
+    def grow(self, parent, budget, depth, in_handler, times=None, plain=False, hot=False):
         """A subtree below parent that burns about `budget` steps."""
         draw = self.random
         if times is None:
@@ -111,13 +114,14 @@ class Program:
             node.budget = budget
             parent.times[node.key] = times
             return node
-        kind = self.pick(parent, in_handler, plain)
+        hot = hot or times > 1
+        kind = self.pick(parent, in_handler, plain, hot)
         if times > 1 and kind in ("signal", "catch", "noreturn", "qsort", "sort", "stable_sort", "function"):
             budget, times = budget * times, 1
         node = self.new(kind, parent, parent.module if kind == "virtual" else module)
         node.budget = min(200, budget // 10)
         parent.times[node.key] = times
-        below = lambda n, share=1.0, plain=plain: self.grow(n, int(budget * share), depth - 1, in_handler, plain=plain)  # noqa: E731
+        below = lambda n, share=1.0, plain=plain: self.grow(n, int(budget * share), depth - 1, in_handler, plain=plain, hot=hot)  # noqa: E731
         if kind in ("plain", "saves", "pointer", "large", "realigned", "dynamic", "virtual"):
             for _ in range(draw.choice([1, 1, 1, 2, 3])):
                 below(node, 0.6)
@@ -126,20 +130,20 @@ class Program:
             node.depth = draw.randint(2, 12)
             below(node)
         elif kind == "tail":
-            self.grow(node, budget, depth - 1, in_handler, times=1, plain=True)
+            self.grow(node, budget, depth - 1, in_handler, times=1, plain=True, hot=hot)
         elif kind == "copy":
             node.calls_libraries = True
         elif kind in ("qsort", "sort", "stable_sort"):
             node.calls_libraries = True
             inner = self.new("compare", node, node.module, *((0, 40) if kind != "qsort" or self.lang == "rust" else (1, 24)))
-            self.grow(inner, budget // 80, 1, in_handler, times=1, plain=True)
+            self.grow(inner, budget // 80, 1, in_handler, times=1, plain=True, hot=hot)
         elif kind in ("for_each", "function"):
             node.calls_libraries = True
             if self.lang == "cpp":
                 inner = self.new("lambda", node, node.module, 0, 12, key="lambda of " + node.key)
-                self.grow(inner, budget // 4, depth - 2, in_handler, times=1, plain=True)
+                self.grow(inner, budget // 4, depth - 2, in_handler, times=1, plain=True, hot=hot)
             else:
-                child = self.grow(node, budget, depth - 2, in_handler, times=1, plain=True)
+                child = self.grow(node, budget, depth - 2, in_handler, times=1, plain=True, hot=hot)
                 child.low, child.high = 0, 12
         elif kind == "signal":
             node.calls_libraries = True
@@ -147,16 +151,16 @@ class Program:
             inner.number = self.signals
             self.signals += 1
             inner.on_alternate = draw.random() < 0.5
-            self.grow(inner, budget, depth - 2, True, plain=draw.random() < 0.5)
+            self.grow(inner, budget, depth - 2, True, plain=draw.random() < 0.5, hot=hot)
         elif kind in ("noreturn", "catch"):
             node.calls_libraries = True
             middle = self.new("falls_off", node, node.module, *((0, 12) if self.lang == "rust" else (0, 0)))
             inner = self.new("escapes", middle, node.module)
             inner.calls_libraries = True
             inner.back_to = node
-            self.grow(inner, budget // 2, 1, in_handler, times=1, plain=True)
+            self.grow(inner, budget // 2, 1, in_handler, times=1, plain=True, hot=hot)
             if kind == "catch":
-                self.grow(node, budget // 2, depth - 2, in_handler, times=1, plain=True)
+                self.grow(node, budget // 2, depth - 2, in_handler, times=1, plain=True, hot=hot)
         return node
 
 

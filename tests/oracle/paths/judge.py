@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a stack is exactly the one that the program can have at that instruction."""
+import os
 import re
 import subprocess
 
 WORD = re.compile(r"(?<![A-Za-z_.])k_[a-z]{6,10}(?![a-z_])")
-LAMBDA = re.compile(r"\{lambda|\$_\d|closure")
+LAMBDA = re.compile(r"\{lambda|'lambda|\$_\d|closure")
 OF_LIBRARY = re.compile(r"(^|\s)(std|core|alloc|__gnu_cxx)::")
 
 
@@ -42,15 +43,36 @@ def token(name):
     return "ours", word[0]
 
 
-def tail_calls(program, binaries):
-    """Keys of functions that jump to the only function that they call: their frames are gone by then. Told by objdump."""
-    jumps, calls = set(), set()
+TRAMPOLINE = bytes.fromhex("48c7c00f0000000f05")  # mov $rt_sigreturn, %rax; syscall
+
+
+def trampolines(binary):
+    """Names that an unnamed instruction of a signal trampoline in this file may have."""
+    with open(binary, "rb") as f:
+        data = f.read()
+    names, at = set(), data.find(TRAMPOLINE)
+    base = os.path.basename(binary)
+    while at >= 0:
+        names |= {f"{base}+0x{at + i:x}" for i in range(len(TRAMPOLINE) + 1)} | {f"{base}+0x{0x400000 + at + i:x}" for i in range(len(TRAMPOLINE) + 1)}
+        at = data.find(TRAMPOLINE, at + 1)
+    return names
+
+
+def disassemble(program, binaries):
+    """(edges whose caller jumps, so that its frame is gone; unnamed instructions of the linker's stubs: name by address). By objdump."""
+    jumps, calls, stubs = set(), set(), {}
     for binary in binaries:
+        base = os.path.basename(binary)
         text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", binary], capture_output=True, text=True, check=True).stdout
         inside = None
         for line in text.splitlines():
             if line.endswith(">:"):
-                inside = key_of_symbol(line[line.index("<") + 1:-2])
+                symbol = line[line.index("<") + 1:-2]
+                inside = key_of_symbol(symbol)
+                if symbol.endswith("@plt"):
+                    for address in range(int(line.split()[0], 16), int(line.split()[0], 16) + 16):
+                        stubs[f"{base}+0x{address:x}"] = symbol
+                    inside = None
             elif inside is not None and (m := re.search(r"\t(call|j[a-z]+)\s.*<([^>+]+)>$", line)):
                 target = key_of_symbol(m[2])
                 if target != inside:
@@ -59,7 +81,7 @@ def tail_calls(program, binaries):
     for n in program.nodes.values():
         if n.parent is not None and n.high == 0 and (n.parent.key, n.key) in jumps - calls:
             gone.add((n.parent.key, n.key))
-    return gone
+    return gone, stubs
 
 
 def key_of_symbol(symbol):
@@ -71,9 +93,10 @@ def key_of_symbol(symbol):
 
 
 class Judge:
-    def __init__(self, program, gone, tails, libraries_anywhere=False):
-        """gone: tail_calls(); tails: frames above each root to the thread's entry. libraries_anywhere: unoptimised Rust calls its own
-        library for each operator."""
+    def __init__(self, program, gone, stubs, trampolines, tails, libraries_anywhere=False):
+        """gone, stubs: disassemble(); tails: frames above each root to the thread's entry. libraries_anywhere: unoptimised Rust calls its
+        own library for each operator."""
+        self.stubs, self.trampolines = stubs, trampolines | {"__restore_rt", "__restore"}
         self.nodes, self.gone, self.tails, self.anywhere = program.nodes, gone, tails, libraries_anywhere
 
     def caller(self, node):
@@ -90,9 +113,11 @@ class Judge:
         if end != "none":
             return f"end: {end}"
         # A closure of Rust is a frame of a library, as far as we can know: it is inlined or not.
-        tokens = [t if not t[1].startswith("lambda") or t[1] in self.nodes else ("foreign", t[1]) for t in map(token, frames)]
+        tokens = [t if not t[1].startswith("lambda") or t[1] in self.nodes else ("foreign", t[1]) for t in map(token, (self.stubs.get(f, f) for f in frames))]
         at, n = 0, len(tokens)
         while True:  # a whole stack, and another one where an asynchronous handler interrupted it
+            if tokens[at][1] in self.trampolines:  # a handler has just returned
+                at += 1
             start = at
             while at < n and tokens[at][0] == "foreign":
                 at += 1
