@@ -416,6 +416,7 @@ static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct t
 	sample->end_reason = LOSS_NO_USER_REGS;
 	if (!mm || (slot && slot->mm != mm))
 		return 0; /* between two address spaces (exec) or past the last: the saved registers belong to memory that is gone */
+	w->in_syscall = 0;
 	if (user_mode) {
 		native = regs_of_tick(ctx, &w->regs);
 	} else {
@@ -424,6 +425,7 @@ static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct t
 		if (bpf_probe_read_kernel(saved, sizeof(*saved), (void *)bpf_task_pt_regs(task)))
 			return 0;
 		native = regs_of_saved(saved, &w->regs);
+		w->in_syscall = regs_of_syscall(saved);
 	}
 	if (!native) {
 		s->words[kernel_frames] = w->regs.pc;

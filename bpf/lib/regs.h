@@ -59,6 +59,12 @@ static __always_inline int regs_of_saved(const arch_regs *saved, struct unwind_r
 	return (saved->cs & 0xffff) == USER_CODE_64;
 }
 
+/* Did a system call enter the kernel? Then pc stands behind its instruction, which may be its function's last (rt_sigreturn). */
+static __always_inline int regs_of_syscall(const arch_regs *saved)
+{
+	return (s64)saved->orig_rax >= 0;
+}
+
 #elif defined(__TARGET_ARCH_arm64)
 
 #define PSTATE_MODE_MASK 0xf
@@ -94,6 +100,11 @@ static __always_inline int regs_of_saved(const arch_regs *saved, struct unwind_r
 {
 	REGS_OF(saved, out);
 	return !(saved->pstate & PSTATE_AARCH32);
+}
+
+static __always_inline int regs_of_syscall(const arch_regs *saved)
+{
+	return 0; /* not told by these registers */
 }
 
 #else

@@ -44,9 +44,10 @@ struct user_walk {
 	u64 now_ns;
 	u64 probed; /* where returns go that a uretprobe has taken; 0: nowhere */
 	u64 frame;  /* the step's: bpf/abi/record.h */
+	u32 in_syscall; /* the next frame's pc stands behind the instruction of a system call */
 	u32 has_missing;
 	struct borescope_missing_file missing;
-	u32 mapping_last, mapping_count, pad;
+	u32 mapping_last, mapping_count;
 	struct user_mapping mappings[USER_MAPPINGS];
 	u64 object[VMA_OBJECT_WORDS];
 	u64 window[READER_WINDOW_WORDS];
@@ -247,7 +248,8 @@ __noinline int user_step(void)
 		u->pc = pc;
 	}
 	w->frame = u->interrupted ? u->pc | USER_FRAME_INTERRUPTED : u->pc;
-	pc = unwind_lookup_pc(u);
+	pc = unwind_lookup_pc(u) - w->in_syscall;
+	w->in_syscall = 0;
 	if (user_is_vsyscall(pc)) {
 		__builtin_memset(&w->rule, 0, sizeof(w->rule));
 		w->rule.kind = UNWIND_RULE_FRAME;
