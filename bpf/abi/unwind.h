@@ -64,7 +64,8 @@ enum unwind_rule_kind {
 	UNWIND_RULE_SIGNAL,      /* the trampoline to which a signal handler returns */
 	UNWIND_RULE_END,         /* nobody calls this: the stack is whole */
 	UNWIND_RULE_UNSUPPORTED, /* there is a rule that this struct cannot express */
-	UNWIND_RULE_SWITCH,      /* the caller stands on another stack, which is not known (Go's systemstack, mcall) */
+	UNWIND_RULE_SWITCH,      /* the caller may stand on another stack (Go's systemstack, asmcgocall, calls into the vDSO): with UNWIND_FP_AT_CFA
+				  * found as by UNWIND_RULE_FRAME, else not known */
 };
 
 enum unwind_fp_kind {

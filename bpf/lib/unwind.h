@@ -5,7 +5,7 @@
  *
  * A walk: unwind_begin; then for each frame, as long as !done: look up the rule at unwind_lookup_pc(u), and unwind_up or
  * unwind_guess. Addresses only rise and stay within 16 MiB above the stack pointer: a wild pointer may lead into a mapped device, where a read
- * has side effects. Only a signal frame may lead to another stack.
+ * has side effects. Only a signal frame and a function that is known to move to another stack may lead there.
  */
 #pragma once
 
@@ -147,6 +147,16 @@ UNWIND_INLINE void unwind_frame(struct unwind *u, const struct unwind_rule *rule
 			return;
 		cfa = words[0] + (__s64)rule->cfa_add;
 	}
+	if (rule->kind == UNWIND_RULE_SWITCH && (cfa <= sp || cfa > u->limit)) {
+		if (u->segments >= UNWIND_SEGMENTS) {
+			unwind_stop(u, LOSS_STACK_SWITCH);
+			return;
+		}
+		u->segments++;
+		sp = cfa + (__s64)rule->fp_offset; /* what is read of the frame lies above */
+		u->r[UNWIND_SP] = sp;
+		u->limit = cfa + UNWIND_SPAN;
+	}
 	if (cfa < sp || (cfa == sp && !u->interrupted) || cfa > u->limit || cfa & 7) {
 		unwind_stop(u, LOSS_BAD_CFA);
 		return;
@@ -252,7 +262,8 @@ UNWIND_INLINE void unwind_signal(struct unwind *u)
 /* One frame up by a rule of any kind but UNWIND_RULE_NONE: see unwind_guess. */
 UNWIND_INLINE void unwind_up(struct unwind *u, const struct unwind_rule *rule)
 {
-	if (rule->kind == UNWIND_RULE_FRAME || rule->kind == UNWIND_RULE_PLT)
+	if (rule->kind == UNWIND_RULE_FRAME || rule->kind == UNWIND_RULE_PLT ||
+	    (rule->kind == UNWIND_RULE_SWITCH && rule->fp == UNWIND_FP_AT_CFA))
 		unwind_frame(u, rule);
 	else if (rule->kind == UNWIND_RULE_SIGNAL)
 		unwind_signal(u);

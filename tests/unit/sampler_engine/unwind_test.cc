@@ -207,6 +207,37 @@ TEST(UnwindTest, SignalFramesLeadToFewOtherStacks) {
   EXPECT_LE(frames, 2 * UNWIND_SEGMENTS + 1);
 }
 
+// Go's systemstack: it stands on the thread's stack, the frame pointer of its own leads to the goroutine's, which may lie below.
+TEST(UnwindTest, AFramePointerLeadsToTheStackThatWasLeft) {
+  unwind_rule rule{};
+  rule.kind = UNWIND_RULE_SWITCH;
+  rule.cfa_reg = kRbp;
+  rule.cfa_offset = 16;
+  rule.fp = UNWIND_FP_AT_CFA;
+  rule.fp_offset = -16;
+  rule.ra_offset = -8;
+  for (uint64_t frame : {kStack + 128, kStack + 3072}) {
+    Image image;
+    image[frame] = kStack + 256;
+    image[frame + 8] = 0x2000;
+    unwind u = image.Begin(Regs(0x1000, kStack + 2048, frame));
+    unwind_up(&u, &rule);
+    ASSERT_FALSE(u.done);
+    EXPECT_EQ(u.pc, 0x2000u);
+    EXPECT_EQ(u.r[kRsp], frame + 16);
+    EXPECT_EQ(u.r[kRbp], kStack + 256);
+    EXPECT_EQ(u.segments, frame < kStack + 2048 ? 2u : 1u);
+  }
+  Image image;  // one that leads to itself
+  image[kStack + 128] = kStack + 128;
+  image[kStack + 136] = 0x2000;
+  unwind u = image.Begin(Regs(0x1000, kStack + 2048, kStack + 128));
+  int frames = 0;
+  for (; !u.done && frames < 100; ++frames) unwind_up(&u, &rule);
+  EXPECT_EQ(u.end, LOSS_STACK_SWITCH);
+  EXPECT_EQ(frames, UNWIND_SEGMENTS);
+}
+
 TEST(UnwindTest, KindsThatEnd) {
   const std::pair<unwind_rule_kind, borescope_loss> cases[] = {
       {UNWIND_RULE_END, LOSS_NONE}, {UNWIND_RULE_UNSUPPORTED, LOSS_UNSUPPORTED_RULE}, {UNWIND_RULE_SWITCH, LOSS_STACK_SWITCH}};
