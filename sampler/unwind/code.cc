@@ -78,7 +78,8 @@ struct Piece {
 struct Edge {
   uint64_t to;
   uint16_t rule;   // in force on the way
-  bool unproven;   // behind a call of which it is not known that it comes back
+  // Behind a call: it is not known whether it comes back; it is thought to, by its name. Behind an instruction that traps.
+  enum class Call : uint8_t { kNone, kUnproven, kAssumed, kTrap } call;
 };
 
 struct Block {
@@ -88,7 +89,8 @@ struct Block {
   bool walked = false, queued = false, guess = false;
   bool leaves = false;   // returns, or calls another function last, with the stack as it was at the begin
   bool bad = false;      // returns with another stack, or runs into what is no code
-  bool pure = false;     // it is reached whatever the called functions do
+  bool reached = false;  // if all called functions return
+  bool pure = false;     // whatever called functions do
   bool proof = false;    // it leads to an end that agrees with its stack
   bool unknown_exit = false;
   std::vector<Edge> edges;
@@ -135,7 +137,7 @@ class Walker {
   const Text* TextAt(uint64_t address) const;
   std::span<const uint8_t> Code(uint64_t address) const;
   std::optional<uint64_t> StubSlot(uint64_t address) const;
-  bool CalledNeverReturns(uint64_t target, bool* unproven);
+  bool CalledNeverReturns(uint64_t target, Edge::Call* call);
   Function* AddFunction(uint64_t start, bool certain);
   void Queue(uint64_t start);
   uint64_t NextStart(uint64_t address) const;
@@ -143,10 +145,11 @@ class Walker {
   uint64_t SkipFlow(uint64_t at, uint64_t end) const;
 
   void WalkFunction(uint64_t start);
+  bool AsksWhereItIs(uint64_t next, const Instruction& in) const;
   void WalkBlocks(Walk& w);
   void WalkBlock(Walk& w, uint64_t start, Block& block);
   void FollowJump(Walk& w, Block& block, uint64_t target, Frame frame, bool linear);
-  void Flow(Walk& w, Block& block, uint64_t target, Frame frame, bool unproven = false);
+  void Flow(Walk& w, Block& block, uint64_t target, Frame frame, Edge::Call call = Edge::Call::kNone);
   void Judge(Walk& w, const std::vector<uint64_t>& part);
   void FillGaps(Walk& w);
   void Keep(Walk& w, const Block& block, uint64_t start);
@@ -166,6 +169,7 @@ class Walker {
   std::map<uint64_t, std::set<uint64_t>> callers_;
   std::map<uint64_t, std::vector<Piece>> pieces_;  // by function
   std::vector<CodeRow> special_;                   // what is known without a walk
+  std::map<uint64_t, std::vector<CodeRange>> looked_at_;  // by function: linked addresses; reached for certain, if not understood
   std::set<uint64_t> tried_;
   std::deque<uint64_t> queue_;
 };
@@ -193,7 +197,7 @@ void Walker::ReadText(std::span<const CodeRange> uncovered) {
   }
   texts_.resize(kept);
   stats.bytes = total;
-  budget_ = total * options_.instructions_per_byte;
+  budget_ = (1 << 20) + total * options_.instructions_per_byte;
 }
 
 const Text* Walker::TextAt(uint64_t address) const {
@@ -458,32 +462,32 @@ uint64_t Walker::SkipFlow(uint64_t at, uint64_t end) const {
   while (at < end) {
     Instruction in = x86::Decode(Code(at));
     at += std::max<uint64_t>(in.length, 1);
-    if (in.op == Op::kReturn || in.op == Op::kJump || in.op == Op::kJumpIndirect || in.op == Op::kStop) break;
+    if (in.op == Op::kReturn || in.op == Op::kJump || in.op == Op::kJumpIndirect || in.op == Op::kStop || in.op == Op::kTrap) break;
   }
   return std::min(at, end);
 }
 
-bool Walker::CalledNeverReturns(uint64_t target, bool* unproven) {
+bool Walker::CalledNeverReturns(uint64_t target, Edge::Call* call) {
   auto it = functions_.find(target);
   if (it != functions_.end() && it->second.walked) {
     if (!it->second.returns) return true;
-    *unproven = it->second.unproven;
+    *call = it->second.unproven ? Edge::Call::kUnproven : Edge::Call::kNone;
     return false;
   }
-  *unproven = true;
+  *call = Edge::Call::kUnproven;
   if (auto slot = StubSlot(target)) {
     auto import = imports_.find(*slot);
     if (import != imports_.end() && import->second == Import::kNever) return true;
-    if (import != imports_.end()) *unproven = import->second == Import::kMayNot;
+    if (import != imports_.end() && import->second == Import::kReturns) *call = Edge::Call::kAssumed;
   }
   return false;
 }
 
 // The way goes on at target: within the function.
-void Walker::Flow(Walk& w, Block& block, uint64_t target, Frame frame, bool unproven) {
+void Walker::Flow(Walk& w, Block& block, uint64_t target, Frame frame, Edge::Call call) {
   frame.DropConstants();
   uint16_t rule = RuleIndex(frame);
-  block.edges.push_back({target, rule, unproven});
+  block.edges.push_back({target, rule, call});
   auto next = w.blocks.upper_bound(target);
   auto it = next == w.blocks.begin() ? w.blocks.end() : std::prev(next);
   if (it != w.blocks.end() && it->first == target) {
@@ -526,7 +530,8 @@ void Walker::FollowJump(Walk& w, Block& block, uint64_t target, Frame frame, boo
     if (linear) {
       block.bad = true;
     } else if (at_entry) {
-      bool unproven, never = CalledNeverReturns(target, &unproven);
+      Edge::Call call;
+      bool never = CalledNeverReturns(target, &call);
       if (!never) (w.function->certain ? block.leaves : block.unknown_exit) = true;
     } else {
       (StubSlot(target) ? block.bad : block.unknown_exit) = true;
@@ -554,11 +559,11 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
         else block.bad = true;
         return;
       }
-      if (at == next_block) return Flow(w, block, at, std::move(frame), false);
+      if (at == next_block) return Flow(w, block, at, std::move(frame));
       while (at > next_block) {  // an instruction within another: a jump over a prefix
         following = w.blocks.upper_bound(next_block);
         next_block = following == w.blocks.end() ? UINT64_MAX : following->first;
-        if (at == next_block) return Flow(w, block, at, std::move(frame), false);
+        if (at == next_block) return Flow(w, block, at, std::move(frame));
       }
     }
     std::span<const uint8_t> code = Code(at);
@@ -578,6 +583,10 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
         else if (!frame.outermost()) block.bad = true;
         return;
       case Op::kStop: return;
+      case Op::kTrap:
+        // Compilers put it where they know that it is not reached, others where it ends the program if it is.
+        if (w.guessing || !w.function->certain || frame.outermost() || SkipPadding(next, next_start) != next) return;
+        return Flow(w, block, next, std::move(frame), Edge::Call::kTrap);
       case Op::kJump: return FollowJump(w, block, target, std::move(frame), false);
       case Op::kJumpIndirect: {
         if (in.rip_relative) {
@@ -590,8 +599,15 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
         }
         if (frame.outermost()) return;
         frame.DropConstants();
-        block.unknown_exit = true;
-        if (w.guessing) return;
+        if (w.function->certain && !w.guessing && frame.AsAtEntry()) {  // most likely a call that is the last
+          block.leaves = true;
+        } else {
+          block.unknown_exit = true;
+        }
+        if (w.guessing) {  // through the table once more, with the same stack
+          block.leaves = RuleIndex(frame) == RuleIndex(*w.switch_frame);
+          return;
+        }
         if (!w.switch_frame) w.switch_frame = frame;
         else if (w.switch_frame->Rule().cfa_offset != frame.Rule().cfa_offset || RuleIndex(*w.switch_frame) != RuleIndex(frame)) w.switches_differ = true;
         else w.switch_frame->Meet(frame);
@@ -611,9 +627,10 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
       }
       case Op::kCall:
       case Op::kCallIndirect: {
-        bool unproven = true, never = false;
+        bool never = false;
+        auto call = Edge::Call::kUnproven;
         if (in.op == Op::kCall) {
-          if (in.displacement == 0) {  // call the next instruction: it asks where it is
+          if (AsksWhereItIs(next, in)) {
             Instruction push;
             push.op = Op::kPushImmediate;
             push.immediate = INT64_MAX;
@@ -622,18 +639,19 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
           }
           block.calls.push_back(target);
           if (TextAt(target)) w.callees.insert(target);
-          never = CalledNeverReturns(target, &unproven);
+          never = CalledNeverReturns(target, &call);
         } else if (in.rip_relative) {
           auto import = imports_.find(target);
           never = import != imports_.end() && import->second == Import::kNever;
-          unproven = import == imports_.end() || import->second != Import::kReturns;
+          if (import != imports_.end() && import->second == Import::kReturns) call = Edge::Call::kAssumed;
         }
         // A call that is the last of its function does not come back.
         uint64_t behind = SkipPadding(next, next_start);
         if (never || behind >= next_start) return;
+        if (frame.outermost() && call == Edge::Call::kUnproven) return;  // nor may what ends the program
         if (behind != next && (w.guessing || !w.function->certain)) return;  // nor, as it seems, one with padding behind it
         frame.AfterCall();
-        if (unproven) return Flow(w, block, next, std::move(frame), true);
+        if (call != Edge::Call::kNone) return Flow(w, block, next, std::move(frame), call);
         break;
       }
       case Op::kSyscall: {
@@ -647,6 +665,11 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
     }
     at = next;
   }
+}
+
+// A call of the next instruction, which takes the return address from the stack.
+bool Walker::AsksWhereItIs(uint64_t next, const Instruction& in) const {
+  return in.op == Op::kCall && in.displacement == 0 && x86::Decode(Code(next)).op == Op::kPop;
 }
 
 void Walker::WalkBlocks(Walk& w) {
@@ -665,20 +688,28 @@ void Walker::WalkBlocks(Walk& w) {
 void Walker::Judge(Walk& w, const std::vector<uint64_t>& part) {
   std::deque<uint64_t> work;
   if (!w.guessing && w.function->certain) {
-    w.blocks.at(w.start).pure = true;
+    w.blocks.at(w.start).pure = w.blocks.at(w.start).reached = true;
     work.push_back(w.start);
     while (!work.empty()) {
       Block& b = w.blocks.at(work.front());
       work.pop_front();
       for (const Edge& e : b.edges) {
         Block& to = w.blocks.at(e.to);
-        if (e.unproven || to.pure) continue;
-        to.pure = true;
+        if (e.call == Edge::Call::kTrap) continue;
+        bool pure = b.pure && e.call != Edge::Call::kUnproven;
+        if (to.reached && (to.pure || !pure)) continue;
+        to.reached = true;
+        to.pure |= pure;
         work.push_back(e.to);
       }
     }
   }
-  std::map<uint64_t, std::vector<std::pair<Block*, uint64_t>>> back;  // who leads there, and its address
+  struct Back {
+    Block* block;
+    uint64_t start;
+    bool certain;  // not behind a call
+  };
+  std::map<uint64_t, std::vector<Back>> back;  // who leads there
   std::deque<uint64_t> bad, proof;
   for (uint64_t start : part) {
     Block& b = w.blocks.at(start);
@@ -691,26 +722,32 @@ void Walker::Judge(Walk& w, const std::vector<uint64_t>& part) {
         if (Told(to)) (same ? b.proof : b.bad) = true;
         continue;
       }
-      // What comes behind a call may never come: it says nothing against what is certain.
-      if (!(e.unproven && b.pure)) back[e.to].push_back({&b, start});
+      back[e.to].push_back({&b, start, e.call == Edge::Call::kNone});
       if (to.pure && !to.bad && same) b.proof = true;
     }
     if (b.bad) bad.push_back(start);
     if (b.proof) proof.push_back(start);
   }
-  auto spread = [&](std::deque<uint64_t>& from, bool Block::* mark) {
-    while (!from.empty()) {
-      uint64_t at = from.front();
-      from.pop_front();
-      for (auto& [block, address] : back[at]) {
-        if (block->*mark) continue;
-        block->*mark = true;
-        from.push_back(address);
-      }
+  while (!bad.empty()) {
+    uint64_t at = bad.front();
+    bad.pop_front();
+    for (const Back& from : back[at]) {
+      // What comes behind a call may never come: it says nothing against what stands before.
+      if (from.block->bad || !from.certain) continue;
+      from.block->bad = true;
+      bad.push_back(from.start);
     }
-  };
-  spread(bad, &Block::bad);
-  spread(proof, &Block::proof);
+  }
+  while (!proof.empty()) {
+    uint64_t at = proof.front();
+    proof.pop_front();
+    if (w.blocks.at(at).bad) continue;
+    for (const Back& from : back[at]) {
+      if (from.block->proof) continue;
+      from.block->proof = true;
+      proof.push_back(from.start);
+    }
+  }
 }
 
 // Blocks that only a jump through a table leads to: code of the function that was not reached is taken for that, and must prove right.
@@ -774,7 +811,7 @@ void Walker::Keep(Walk& w, const Block& block, uint64_t start) {
     uint32_t size = static_cast<uint32_t>(std::min<uint64_t>(in.length, block.end - at));
     if (!pieces.empty() && pieces.back().rule == rule && pieces.back().start + pieces.back().size == at) pieces.back().size += size;
     else pieces.push_back({at, size, rule});
-    if (in.op == Op::kCall && in.displacement == 0) {
+    if (AsksWhereItIs(at + in.length, in)) {
       in.op = Op::kPushImmediate;
       in.immediate = INT64_MAX;
       frame.Step(in);
@@ -790,7 +827,7 @@ void Walker::Keep(Walk& w, const Block& block, uint64_t start) {
 void Walker::WalkFunction(uint64_t start) {
   Function& f = functions_.at(start);
   f.queued = false;
-  bool first = !f.walked, returned = f.returns;
+  bool first = !f.walked, returned = f.returns, was_unproven = f.unproven;
   f.unproven = true;
   if (f.walks++ >= kMaxWalks) return;
   Walk w;
@@ -804,6 +841,7 @@ void Walker::WalkFunction(uint64_t start) {
   w.queue.push_back(start);
   WalkBlocks(w);
   pieces_.erase(start);
+  looked_at_.erase(start);
   f.walked = true;
   f.wants_proof = false;
   if (w.gave_up) {
@@ -815,7 +853,7 @@ void Walker::WalkFunction(uint64_t start) {
   Judge(w, all);
   bool returns = false;
   for (auto& [at, block] : w.blocks) {
-    if (block.leaves) f.unproven = false;
+    if (block.leaves && (block.reached || !f.certain)) f.unproven = false;
     if (block.leaves || block.unknown_exit || (block.bad && block.pure)) returns = true;
     if (!Told(block)) f.wants_proof = true;
   }
@@ -829,6 +867,7 @@ void Walker::WalkFunction(uint64_t start) {
   if (bounds_known_) FillGaps(w);
   std::set<uint64_t> calls;
   for (auto& [at, block] : w.blocks) {
+    if (!Told(block) && block.pure) looked_at_[start].push_back({at, block.end});
     if (!Told(block)) continue;
     Keep(w, block, at);
     for (uint64_t target : block.calls) calls.insert(target);
@@ -836,7 +875,7 @@ void Walker::WalkFunction(uint64_t start) {
   for (uint64_t callee : w.callees) callers_[callee].insert(start);
   for (uint64_t target : calls) AddFunction(target, true);
   // Who calls it hangs on whether it returns.
-  if (first || returned != f.returns) {
+  if (first || returned != f.returns || was_unproven != f.unproven) {
     auto callers = callers_.find(start);
     if (callers == callers_.end()) return;
     for (uint64_t caller : callers->second) {
@@ -866,6 +905,7 @@ void Walker::GuessInGaps() {
   for (auto& [start, pieces] : pieces_) {
     for (const Piece& p : pieces) taken.push_back({p.start, p.start + p.size});
   }
+  for (auto& [start, ranges] : looked_at_) taken.insert(taken.end(), ranges.begin(), ranges.end());
   std::sort(taken.begin(), taken.end(), [](const CodeRange& a, const CodeRange& b) { return a.start < b.start; });
   auto next = taken.begin();
   for (const Text& text : texts_) {

@@ -446,7 +446,8 @@ void SetOp(uint8_t opcode, const Prefixes& p, const Operands& o, Instruction* ou
       out->writes |= Bit(kRsp) | Bit(kRbp);
       return;
     case 0xc9: return stack_word ? set(Op::kLeave) : (void)(out->writes |= Bit(kRsp) | Bit(kRbp));
-    case 0xca: case 0xcb: case 0xcc: case 0xcf: case 0xf1: case 0xf4: return set(Op::kStop);
+    case 0xca: case 0xcb: case 0xcf: case 0xf1: return set(Op::kStop);
+    case 0xcc: case 0xf4: return set(Op::kTrap);
     case 0xe0: case 0xe1: case 0xe2: case 0xe3:
       out->op = Op::kBranch;
       out->condition = 16;

@@ -36,7 +36,8 @@ enum class Op : uint8_t {
   kBranch,        // to target, or not
   kReturn,
   kSyscall,
-  kStop,          // nothing comes behind it: ud2, hlt, int3 …
+  kTrap,          // hlt, int3: a fault, behind which code may go on
+  kStop,          // nothing comes behind it: ud2, iret …
   kNop,
 };
 
