@@ -271,14 +271,15 @@ std::string ElfFile::NameOf(const Entry& entry) const {
   return name;
 }
 
-std::vector<FunctionStart> ElfFile::FunctionStarts(uint64_t begin, uint64_t end) {
+std::vector<uint64_t> ElfFile::FunctionStarts(uint64_t begin, uint64_t end) {
   if (!symbols_built_) BuildSymbols();
-  std::vector<FunctionStart> starts;
+  std::vector<uint64_t> starts;
   auto it = std::lower_bound(entries_.begin(), entries_.end(), begin, [](const Entry& e, uint64_t a) { return e.start < a; });
   for (; it != entries_.end() && it->start < end; ++it) {
+    if (it->name & kLabel) continue;
     std::string name = NameOf(*it);
     bool cold = name.ends_with(".cold") || name.find(".cold.") != std::string::npos;
-    if (!cold) starts.push_back({it->start, (it->name & kLabel) != 0});
+    if (!cold) starts.push_back(it->start);
   }
   return starts;
 }

@@ -21,12 +21,6 @@ struct Symbol {
   std::string name;             // as in the table, without "@VERSION"; mangled
 };
 
-// Where the symbol tables say that a function starts.
-struct FunctionStart {
-  uint64_t start = 0;
-  bool label = false;  // of assembly, without a type: it may stand within a function
-};
-
 enum class Language : uint8_t { kUnknown, kC, kCpp, kGo, kRust, kPython, kJava, kNodejs };
 // "cpp", "go", …; kC reads "cpp" too (one toolchain, one kind of stack), kUnknown "unknown".
 std::string_view LanguageName(Language language);
@@ -65,8 +59,9 @@ class ElfFile {
 
   // The function that covers vaddr: .symtab, else .dynsym, else Go's function table. Builds the table on first use.
   std::optional<Symbol> FindSymbol(uint64_t vaddr);
-  // Those in [begin, end), in order; without the cold parts that compilers split off, which nobody calls.
-  std::vector<FunctionStart> FunctionStarts(uint64_t begin, uint64_t end);
+  // Where the symbol tables say that functions start in [begin, end), in order; without labels of assembly, which may stand within a
+  // function, and without the cold parts that compilers split off, which nobody calls.
+  std::vector<uint64_t> FunctionStarts(uint64_t begin, uint64_t end);
   // Go's function table, or null.
   const GoTable* go_table();
   // Functions by call frame information, or null.

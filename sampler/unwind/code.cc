@@ -117,6 +117,7 @@ class Walker {
     uint64_t instructions = 0, limit = 0;
     std::set<uint64_t> callees;
     bool guessing = false;
+    uint64_t bound = 0;  // guesses: where the next function starts
     std::vector<uint64_t> guesses;  // blocks that are to prove right
     std::optional<Frame> switch_frame;  // before the jumps whose targets are not known
     bool switches_differ = false, gave_up = false;
@@ -197,7 +198,7 @@ void Walker::ReadText(std::span<const CodeRange> uncovered) {
   }
   texts_.resize(kept);
   stats.bytes = total;
-  budget_ = (1 << 20) + total * options_.instructions_per_byte;
+  budget_ = options_.base_instructions + total * options_.instructions_per_byte;
 }
 
 const Text* Walker::TextAt(uint64_t address) const {
@@ -316,7 +317,7 @@ void Walker::FindStarts() {
     for (symbols::ElfFile* file : {&elf_, debug_}) {
       if (!file) continue;
       for (const Text& text : texts_) {
-        for (const auto& s : file->FunctionStarts(text.start, text.end())) AddFunction(s.start, !s.label);
+        for (uint64_t start : file->FunctionStarts(text.start, text.end())) AddFunction(start, true);
       }
     }
   }
@@ -604,8 +605,8 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
         } else {
           block.unknown_exit = true;
         }
-        if (w.guessing) {  // through the table once more, with the same stack
-          block.leaves = RuleIndex(frame) == RuleIndex(*w.switch_frame);
+        if (w.guessing) {  // through a table of this function once more, with the same stack
+          block.leaves = at >= w.start && at < w.bound && RuleIndex(frame) == RuleIndex(*w.switch_frame);
           return;
         }
         if (!w.switch_frame) w.switch_frame = frame;
@@ -756,6 +757,7 @@ void Walker::FillGaps(Walk& w) {
   const Text* text = TextAt(w.start);
   uint64_t bound = std::min(NextStart(w.start), text->end());
   w.guessing = true;
+  w.bound = bound;
   uint64_t cursor = w.start;
   auto it = w.blocks.find(w.start);
   for (size_t tries = 0; cursor < bound && tries < kMaxGaps && budget_ > 0;) {

@@ -23,12 +23,13 @@ struct CodeOptions {
   std::vector<uint64_t> starts;  // linked addresses where functions start, known beside the file's symbols
   bool use_symbols = true;       // false in tests
   uint64_t max_bytes = 256u << 20;
-  uint64_t instructions_per_byte = 8;  // work: so many instructions are looked at for each byte of code at most
+  // Work: so many instructions are looked at, and so many more for each byte of code, at most.
+  uint64_t base_instructions = 1 << 20, instructions_per_byte = 8;
 };
 
 struct CodeStats {
   uint64_t bytes = 0, known_bytes = 0;     // of code that was looked at; that has a rule now
-  uint64_t functions = 0, bad_functions = 0;  // bad: some path through it contradicts another
+  uint64_t functions = 0;
   uint64_t instructions = 0;
   bool out_of_budget = false;
 };

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+borescope_fuzzer(code SOURCES code_fuzz.cc PRIVATE borescope::sampler_unwind)
