@@ -173,6 +173,7 @@ Status Agent::OpenEngine() {
   }
   engine_ = *std::move(opened);
   engine_counters_ = engine_->counters();
+  bare_tick_ns_ = engine::MeasureBareTick();
   status_.kinds = {std::string(api::ProfileKindName(api::ProfileKind::kCpu))};
   machine_.SetKinds({status_.kinds.begin(), status_.kinds.end()});
   return OkStatus();
@@ -716,7 +717,9 @@ void Agent::AccountCost() {
   for (const auto& [id, runtime] : runtimes_) {
     if (runtime.engine_id >= 0) samples[id] = runtime.user.collected;
   }
-  ledger_.Account(guard::MeasureCost(counters, tables.compile_cpu_ns), samples, mono);
+  guard::Cost cost = guard::MeasureCost(counters, tables.compile_cpu_ns);
+  cost.tick_ns = static_cast<int64_t>(counters.runs) * bare_tick_ns_;
+  ledger_.Account(cost, samples, mono);
   for (const auto& [id, runtime] : runtimes_) {
     metrics_.SetJob(id, runtime.session, runtime.figures, runtime.user, ledger_.Of(id));
   }
@@ -734,6 +737,7 @@ api::JobReport Agent::Compose(const JobRecord& job) const {
     guard::Overhead overhead = ledger_.Of(job.spec.id);
     report.overhead.peak_cpu_millis = std::max(report.overhead.peak_cpu_millis, overhead.peak_cpu_millis);
     report.overhead.peak_memory_bytes = std::max(report.overhead.peak_memory_bytes, overhead.peak_memory_bytes);
+    report.overhead.tick_millis = std::max(report.overhead.tick_millis, overhead.tick_millis);
     if (overhead.average_cpu_millis > 0) report.overhead.average_cpu_millis = overhead.average_cpu_millis;
   }
   report.state = job.state;

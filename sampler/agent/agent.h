@@ -155,6 +155,7 @@ class Agent {
   std::optional<bool> protected_;
   std::string unprotected_why_;
   engine::Counters engine_counters_;
+  int64_t bare_tick_ns_ = 0;  // 0: could not be told
   int64_t compiler_ns_ = 0;
 };
 

@@ -129,6 +129,10 @@ struct Counters {
   uint64_t mapped_bytes = 0; // what these add to our RSS: the ring is mapped twice
 };
 
+// What one tick of a clock costs the thread that it interrupts when no program is attached to it: interrupt, timer, perf event. Takes 10 ms of CPU on the
+// calling thread. 0: it could not be told.
+int64_t MeasureBareTick();
+
 // Loads the programs, holds maps; attaches them only while a job is armed (idle: no program attached, no event open).
 // Not thread-safe: one owner thread, but for the jitter thread that it runs itself.
 class Engine {

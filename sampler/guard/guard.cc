@@ -53,7 +53,9 @@ void Ledger::Account(const Cost& cost, const std::map<std::string, uint64_t>& sa
   int64_t cpu_ns = cost.user_space_ns + cost.bpf_ns;
   int64_t spent = last_cpu_ns_ < 0 ? 0 : std::max<int64_t>(0, cpu_ns - last_cpu_ns_);
   int64_t elapsed = last_cpu_ns_ < 0 ? 0 : std::max<int64_t>(1, mono_ns - last_mono_ns_);
+  int64_t ticked = last_cpu_ns_ < 0 ? 0 : std::max<int64_t>(0, cost.tick_ns - last_tick_ns_);
   last_cpu_ns_ = cpu_ns;
+  last_tick_ns_ = cost.tick_ns;
   last_mono_ns_ = mono_ns;
   uint64_t all_samples = 0;
   std::map<std::string, uint64_t> fresh;
@@ -75,6 +77,8 @@ void Ledger::Account(const Cost& cost, const std::map<std::string, uint64_t>& sa
     if (elapsed >= 500'000'000) overhead.peak_cpu_millis = std::max(overhead.peak_cpu_millis, share * 1000 / elapsed);
     overhead.average_cpu_millis = overhead.cpu_ns * 1000 / job.armed_ns;
     overhead.peak_cpu_millis = std::max(overhead.peak_cpu_millis, overhead.average_cpu_millis);
+    overhead.tick_ns += static_cast<int64_t>(static_cast<double>(ticked) * part);
+    overhead.tick_millis = (overhead.tick_ns * 1000 + job.armed_ns - 1) / job.armed_ns;
     overhead.peak_memory_bytes = std::max(overhead.peak_memory_bytes, cost.resident_bytes + cost.map_bytes);
   }
 }

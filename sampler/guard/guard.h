@@ -13,6 +13,7 @@ namespace borescope::guard {
 struct Cost {
   int64_t user_space_ns = 0;                  // CPU time of all our threads, and of the compilers of unwind tables
   int64_t bpf_ns = 0;                         // own run time of the BPF programs, in the interrupts of others
+  int64_t tick_ns = 0;                        // the bare clock interrupts, beside the others: MeasureCost leaves it
   std::map<std::string, int64_t> by_thread;   // user space by thread name
   int64_t resident_bytes = 0;                 // without what map_bytes holds
   int64_t map_bytes = 0;                      // BPF maps and rings
@@ -27,6 +28,8 @@ struct Overhead {
   int64_t peak_cpu_millis = 0;
   int64_t average_cpu_millis = 0;
   int64_t peak_memory_bytes = 0;
+  int64_t tick_ns = 0;      // not in cpu_ns
+  int64_t tick_millis = 0;  // average, rounded up
 };
 
 // Shares the sampler's cost out among the jobs that are armed, by their samples (evenly while there are none). The parts of CPU
@@ -46,7 +49,7 @@ class Ledger {
     int64_t armed_ns = 0;
   };
   std::map<std::string, Job> jobs_;
-  int64_t last_cpu_ns_ = -1, last_mono_ns_ = 0;
+  int64_t last_cpu_ns_ = -1, last_tick_ns_ = 0, last_mono_ns_ = 0;
 };
 
 }  // namespace borescope::guard

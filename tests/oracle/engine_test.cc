@@ -894,6 +894,13 @@ TEST(EngineTest, FollowsCpusThatComeAndGo) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(EngineTest, ABareTickTakesMicroseconds) {
+  int64_t tick = engine::MeasureBareTick();
+  std::cerr << "bare tick " << tick << " ns\n";
+  EXPECT_GT(tick, 300);
+  EXPECT_LT(tick, 50'000);
+}
+
 // Truth: /proc/kallsyms.
 TEST(EngineTest, NamesKernelFunctions) {
   auto e = OpenEngine();

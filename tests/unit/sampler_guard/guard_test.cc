@@ -43,6 +43,21 @@ TEST(Ledger, SharesTheCostByTheSamples) {
   EXPECT_EQ(ledger.Of("c").cpu_ns, 0);
 }
 
+TEST(Ledger, TheBareTickStandsBeside) {
+  Ledger ledger;
+  Cost cost;
+  cost.tick_ns = kSecond;  // of jobs before
+  ledger.Account(cost, {{"a", 0}}, 0);
+  cost.tick_ns += kSecond / 4000;
+  ledger.Account(cost, {{"a", 10}}, kSecond);
+  EXPECT_EQ(ledger.Of("a").cpu_ns, 0);
+  EXPECT_EQ(ledger.Of("a").tick_ns, 250'000);
+  EXPECT_EQ(ledger.Of("a").tick_millis, 1) << "rounded up";
+  cost.tick_ns += kSecond / 100;
+  ledger.Account(cost, {{"a", 20}}, 2 * kSecond);
+  EXPECT_EQ(ledger.Of("a").tick_millis, 6);
+}
+
 TEST(Ledger, IdleTimeIsNobodys) {
   Ledger ledger;
   Cost cost;
