@@ -20,7 +20,7 @@ using namespace borescope;
 namespace {
 
 constexpr uint64_t kCode = 0x1000, kCodeSize = 0x20000, kFrames = 0x40000;  // file offsets; linked at 0x400000 more
-constexpr uint64_t kBase = 0x400000, kText = 0x100;
+constexpr uint64_t kBase = 0x400000, kText = 0x20;
 
 // A file whose code is one byte again and again.
 class Sparse final : public symbols::ByteSource {
