@@ -207,12 +207,12 @@ def planted(totals, program):
         totals.add("FAIL", f"fuzz.{name}", "the planted fault was not found in 60 s")
 
 
-def suite_script(path, timeout, needs_bpf=False):
+def suite_script(path, timeout, needs_bpf=False, long_timeout=None):
     def suite(totals, long):
         reason = why_no_bpf() if needs_bpf else ""
         if reason:
             return totals.add("SKIP", path, reason)
-        run([path] + (["--long"] if long else []), totals, path, timeout * (6 if long else 1))
+        run([path] + (["--long"] if long else []), totals, path, (long_timeout or timeout * 6) if long else timeout)
     return suite
 
 
@@ -233,6 +233,9 @@ SUITES = {
     "tables": (suite_script("tests/oracle/tables/run", 300), "unwind tables of this machine's files against readelf", False),
     "table_budget": (suite_script("tests/oracle/table_budget/run", 120, needs_bpf=True), "400 executables under a budget of unwind tables", True),
     "oracle": (suite_oracle, "the engine against cgroup files and known truth (root, BPF)", False),
+    "paths": (suite_script("tests/oracle/paths/run", 900, needs_bpf=True, long_timeout=4 * 3600), "drawn programs of which every stack is known (--long: every build)", False),
+    "unwind": (suite_script("tests/oracle/unwind/run", 600, needs_bpf=True), "stacks of real programs beside elfutils, and call site by call site", False),
+    "short_lives": (suite_script("tests/oracle/short_lives/run", 300, needs_bpf=True), "processes of milliseconds (--long: what is hard on tables)", False),
     "cli": (suite_script("tests/cli/run", 300, needs_bpf=True), "borescope profile on this machine", False),
     "demo": (suite_script("tests/demo/run", 600, needs_bpf=True), "scripts/demo", False),
     "crds": (suite_script("tests/crds/run", 300), "CRDs and admission policy on a real API server", False),
@@ -247,7 +250,7 @@ def main():
     args = sys.argv[1:]
     if "--list" in args:
         for name, (_, text, only_long) in SUITES.items():
-            print(f"{name:10} {text}{' (--long)' if only_long else ''}")
+            print(f"{name:11} {text}{' (--long)' if only_long else ''}")
         return 0
     long = "--long" in args
     wanted = [a for a in args if not a.startswith("--")]
