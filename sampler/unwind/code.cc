@@ -29,6 +29,8 @@ constexpr uint64_t kMaxFunctionInstructions = 1 << 20;  // looked at, in one wal
 constexpr uint64_t kMaxGuessInstructions = 1 << 14;     // where it is not known that a function starts
 constexpr uint8_t kMaxWalks = 8;                         // of one function: more is known of others
 constexpr size_t kMaxGaps = 4096;                       // of one function
+constexpr uint64_t kMaxPadding = 64;                    // between functions
+constexpr uint64_t kAlignment = 16;                     // of functions, mostly
 constexpr uint8_t kEqual = 4, kNotEqual = 5;            // conditions of branches
 constexpr int32_t kSysExit = 60, kSysExitGroup = 231;
 
@@ -137,7 +139,8 @@ class Walker {
 
   const Text* TextAt(uint64_t address) const;
   std::span<const uint8_t> Code(uint64_t address) const;
-  std::optional<uint64_t> StubSlot(uint64_t address) const;
+  std::optional<uint64_t> StubSlot(uint64_t address);
+  std::optional<uint64_t> ReadStub(uint64_t address) const;
   bool CalledNeverReturns(uint64_t target, Edge::Call* call);
   Function* AddFunction(uint64_t start, bool certain);
   void Queue(uint64_t start);
@@ -163,9 +166,11 @@ class Walker {
   const CodeOptions& options_;
   std::vector<Text> texts_;
   uint64_t budget_ = 0;
+  bool has_symbols_ = false;   // of all functions
   bool bounds_known_ = false;  // no more functions are found
   enum class Import : uint8_t { kReturns, kMayNot, kNever };
   std::map<uint64_t, Import> imports_;  // by address in the GOT
+  std::map<uint64_t, std::optional<uint64_t>> stubs_;  // by address: the slot of the GOT it jumps through
   std::map<uint64_t, Function> functions_;
   std::map<uint64_t, std::set<uint64_t>> callers_;
   std::map<uint64_t, std::vector<Piece>> pieces_;  // by function
@@ -270,7 +275,13 @@ void Walker::ReadImports() {
 }
 
 // The GOT slot that a stub of the PLT jumps through.
-std::optional<uint64_t> Walker::StubSlot(uint64_t address) const {
+std::optional<uint64_t> Walker::StubSlot(uint64_t address) {
+  auto [known, is_new] = stubs_.try_emplace(address);
+  if (is_new && stubs_.size() <= kMaxFunctions) known->second = ReadStub(address);
+  return known->second;
+}
+
+std::optional<uint64_t> Walker::ReadStub(uint64_t address) const {
   std::array<uint8_t, 16> code{};
   if (!elf_.Read(address, code.data(), code.size())) return std::nullopt;
   size_t at = 0;
@@ -312,8 +323,9 @@ uint64_t Walker::NextStart(uint64_t address) const {
 
 void Walker::FindStarts() {
   for (uint64_t start : options_.starts) AddFunction(start, true);
+  has_symbols_ = !options_.starts.empty();
   if (options_.use_symbols) {
-    bounds_known_ = elf_.FindSection(".symtab") || (debug_ && debug_->FindSection(".symtab"));
+    has_symbols_ = bounds_known_ = has_symbols_ || elf_.FindSection(".symtab") || (debug_ && debug_->FindSection(".symtab"));
     for (symbols::ElfFile* file : {&elf_, debug_}) {
       if (!file) continue;
       for (const Text& text : texts_) {
@@ -321,7 +333,8 @@ void Walker::FindStarts() {
       }
     }
   }
-  if (TextAt(elf_.entry())) AddFunction(elf_.entry(), true);
+  AddFunction(elf_.entry(), true);
+  AddFunction(elf_.main_address(), true);
 }
 
 // Whether the code at a file's entry is where the kernel starts a program; in libraries some function may stand there. A program's first
@@ -586,7 +599,7 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
       case Op::kStop: return;
       case Op::kTrap:
         // Compilers put it where they know that it is not reached, others where it ends the program if it is.
-        if (w.guessing || !w.function->certain || frame.outermost() || SkipPadding(next, next_start) != next) return;
+        if (w.guessing || !w.function->certain || frame.outermost() || SkipPadding(next, next + 1) != next) return;
         return Flow(w, block, next, std::move(frame), Edge::Call::kTrap);
       case Op::kJump: return FollowJump(w, block, target, std::move(frame), false);
       case Op::kJumpIndirect: {
@@ -606,7 +619,7 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
           block.unknown_exit = true;
         }
         if (w.guessing) {  // through a table of this function once more, with the same stack
-          block.leaves = at >= w.start && at < w.bound && RuleIndex(frame) == RuleIndex(*w.switch_frame);
+          block.leaves = has_symbols_ && at >= w.start && at < w.bound && RuleIndex(frame) == RuleIndex(*w.switch_frame);
           return;
         }
         if (!w.switch_frame) w.switch_frame = frame;
@@ -647,8 +660,10 @@ void Walker::WalkBlock(Walk& w, uint64_t start, Block& block) {
           if (import != imports_.end() && import->second == Import::kReturns) call = Edge::Call::kAssumed;
         }
         // A call that is the last of its function does not come back.
-        uint64_t behind = SkipPadding(next, next_start);
+        uint64_t behind = SkipPadding(next, std::min(next_start, next + kMaxPadding));
         if (never || behind >= next_start) return;
+        // In a file without symbols it may also be the last when the next function would start there.
+        if (!has_symbols_ && call == Edge::Call::kAssumed && behind % kAlignment == 0) call = Edge::Call::kUnproven;
         if (frame.outermost() && call == Edge::Call::kUnproven) return;  // nor may what ends the program
         if (behind != next && (w.guessing || !w.function->certain)) return;  // nor, as it seems, one with padding behind it
         frame.AfterCall();
@@ -767,8 +782,8 @@ void Walker::FillGaps(Walk& w) {
     }
     uint64_t gap_end = std::min(bound, it == w.blocks.end() ? bound : it->first);
     uint64_t seed = SkipPadding(cursor, gap_end);
-    if (seed >= gap_end) {
-      cursor = gap_end;
+    if (seed >= gap_end || w.blocks.count(seed) != 0) {
+      cursor = std::max(gap_end, cursor + 1);
       continue;
     }
     ++tries;
@@ -798,6 +813,7 @@ void Walker::FillGaps(Walk& w) {
     }
     cursor = right ? w.blocks.at(seed).end : SkipFlow(seed, gap_end);
     it = w.blocks.upper_bound(cursor);
+    if (it != w.blocks.begin()) --it;
   }
   w.guessing = false;
 }
@@ -869,8 +885,14 @@ void Walker::WalkFunction(uint64_t start) {
   if (bounds_known_) FillGaps(w);
   std::set<uint64_t> calls;
   for (auto& [at, block] : w.blocks) {
-    if (!Told(block) && block.pure) looked_at_[start].push_back({at, block.end});
-    if (!Told(block)) continue;
+    if (!Told(block)) {
+      if (block.pure) looked_at_[start].push_back({at, block.end});
+      continue;
+    }
+    for (const Edge& e : block.edges) {
+      auto to = w.blocks.find(e.to);  // not there: a guess that did not prove right
+      if (to != w.blocks.end() && e.call == Edge::Call::kNone && !Told(to->second)) looked_at_[start].push_back({e.to, to->second.end});
+    }
     Keep(w, block, at);
     for (uint64_t target : block.calls) calls.insert(target);
   }

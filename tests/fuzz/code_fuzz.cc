@@ -26,7 +26,7 @@ void Check(bool holds) {
 // The input is code at a fixed address in a file without sections. First byte: how many of the next are places where functions start; its
 // top bit: there is no entry point, its next: the code is named .plt.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size < 1 || size > 1 << 14) return 0;
+  if (size < 1 || size > 1 << 12) return 0;
   constexpr uint64_t kBase = 0x1000;
   size_t count = std::min<size_t>(data[0] & 7, size - 1);
   std::span<const uint8_t> code(data + 1 + count, size - 1 - count);
@@ -82,7 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!elf.ok()) std::abort();
 
   unwind::CodeOptions options;
-  options.base_instructions = 1 << 14;
+  options.base_instructions = 1 << 11;  // many runs rather than long ones
+  options.instructions_per_byte = 2;
   for (size_t i = 0; i < count; ++i) options.starts.push_back(kBase + data[1 + i] * 8u);
   unwind::Rules rules;
   unwind::CodeStats stats;
