@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU per sample of borescope and of perf on the same load, in one run: paired, interleaved, compared as medians of ratios."""
+import contextlib
 import json
 import os
 import re
@@ -10,13 +11,13 @@ import time
 
 
 class Load:
-    """All CPUs busy with stacks of 20 frames."""
+    """All CPUs busy with stacks of so many frames, with frame pointers or (plain) without."""
 
-    def __init__(self, programs):
-        self.programs, self.process = programs, None
+    def __init__(self, programs, frames=20, plain=False):
+        self.command = [f"{programs}/bench/bench-load{'-plain' if plain else ''}", str(os.cpu_count()), str(frames)]
 
     def __enter__(self):
-        self.process = subprocess.Popen([f"{self.programs}/bench/bench-load", str(os.cpu_count())])
+        self.process = subprocess.Popen(self.command)
         time.sleep(0.3)
         return self.process.pid
 
@@ -63,6 +64,29 @@ def cpu_of(pid):
     return total
 
 
+def resident(pid):
+    """RSS without mapped BPF maps, which are counted by maps(): a ring buffer is mapped twice and would count three times."""
+    total, name = 0, ""
+    for line in open(f"/proc/{pid}/smaps"):
+        if re.match("[0-9a-f]+-", line):
+            name = line
+        elif line.startswith("Rss:") and "anon_inode:bpf-map" not in name:
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+def held(pid):
+    """(name, fdinfo) of each descriptor; some go while we look."""
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(f"/proc/{pid}/fd/{fd}"), open(f"/proc/{pid}/fdinfo/{fd}").read()
+
+
+def maps(pid):
+    """What the kernel says of the memory of its BPF maps."""
+    return sum(int(re.search(r"memlock:\s*(\d+)", info)[1]) for _, info in held(pid) if "map_type:" in info)
+
+
 def samples_begin(pid):
     """Waits until the process has opened its perf events."""
     deadline = time.monotonic() + 20
@@ -106,12 +130,13 @@ def ours(programs, target, hertz, seconds, folder):
     command = [f"{programs}/bin/borescope", "profile", "--pid", str(target), "--frequency", str(hertz), "--duration", f"{seconds}s", "-o", f"{folder}/ours.pb.gz"]
     start, cpu, ticks, text = run_profiler(programs, command, target, seconds)
     count = int(re.search(r"(\d+) samples in", text)[1])
-    return {"start_s": start / 1e9, "kernel_us": ticks.mean_us(), "user_us": cpu / count / 1000, "ticks": ticks, "count": count}
+    whole = re.search(r"Whole stacks: ([\d.]+) %", text)
+    return {"start_s": start / 1e9, "kernel_us": ticks.mean_us(), "user_us": cpu / count / 1000, "ticks": ticks, "count": count, "whole_percent": float(whole[1]) if whole else 0.0}
 
 
-def perf(programs, target, hertz, seconds, folder):
+def perf(programs, target, hertz, seconds, folder, stacks="fp"):
     data = f"{folder}/perf.data"
-    command = ["perf", "record", "-e", "cpu-clock", "-F", str(hertz), "-g", "-p", str(target), "-o", data, "--", "sleep", str(seconds)]
+    command = ["perf", "record", "-e", "cpu-clock", "-F", str(hertz), "--call-graph", stacks, "-p", str(target), "-o", data, "--", "sleep", str(seconds)]
     start, cpu, ticks, text = run_profiler(programs, command, target, seconds)
     count = int(re.search(r"\((\d+) samples\)", text)[1])
     naming = cpu_of_command(["perf", "script", "-i", data, "--no-inline", "-F", "ip,sym"])

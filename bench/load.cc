@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bench-load [THREADS]: keeps THREADS CPUs busy with stacks of 20 frames, 200 different ones, all with frame pointers. Without a clock of its own: what it
-// does is always the same.
+// bench-load [THREADS [FRAMES]]: keeps THREADS CPUs busy with stacks of FRAMES frames (20; 5 to 100), 200 different ones. Without a clock of its own: what it
+// does is always the same. Built twice: with frame pointers, and as bench-load-plain without.
 
 #include <pthread.h>
 
@@ -10,7 +10,8 @@
 
 namespace load {
 
-constexpr int kLevels = 17;  // and the thread's function, its callers in libc and the leaf: 20 and a bit
+constexpr int kMostLevels = 97;
+int levels = 17;  // and the thread's function, its callers in libc and the leaf: 3 and a bit
 
 __attribute__((noipa)) uint64_t Leaf(uint64_t value) {
   for (int i = 0; i < 200'000; ++i) {
@@ -21,15 +22,19 @@ __attribute__((noipa)) uint64_t Leaf(uint64_t value) {
   return value;
 }
 
-// Two functions a level; bit LEVEL of `path` says which is called.
+// Two functions a level; bit LEVEL of `path` says which is called. Their frames are of different sizes.
 template <int level, bool right>
 __attribute__((noipa)) uint64_t Step(uint64_t path, uint64_t value) {
-  if constexpr (level == kLevels) {
+  char room[level % 7 * 24 + 8];
+  asm volatile("" : : "r"(room) : "memory");
+  if (level >= levels) {
     value = Leaf(value);
-  } else if ((path >> level & 1) != 0) {
-    value = Step<level + 1, true>(path, value);
-  } else {
-    value = Step<level + 1, false>(path, value);
+  } else if constexpr (level < kMostLevels) {
+    if ((path >> level % 40 & 1) != 0) {
+      value = Step<level + 1, true>(path, value);
+    } else {
+      value = Step<level + 1, false>(path, value);
+    }
   }
   asm volatile("" : "+r"(value));  // no tail call
   return value;
@@ -46,6 +51,7 @@ __attribute__((noipa)) void* Thread(void* seed) {
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? atoi(argv[1]) : 1;
+  if (argc > 2) load::levels = atoi(argv[2]) - 3;
   for (int i = 1; i < threads; ++i) {
     pthread_t thread;  // not std::thread: its own code has no frame pointer
     if (pthread_create(&thread, nullptr, load::Thread, reinterpret_cast<void*>(static_cast<uintptr_t>(i) * 77)) != 0) return 2;
