@@ -34,7 +34,7 @@ struct slot {
 	u32 epoch;  /* slots of an earlier session are as if absent */
 	u32 tgid, tid; /* in the sampler's PID namespace; 0: not in it */
 	u32 raws;      /* raw samples of the process, in its leader's slot */
-	u32 pad;
+	u32 execing;   /* its address space is new, and no sample has seen the end of the exec */
 };
 
 struct scratch {
@@ -309,6 +309,7 @@ static __always_inline struct slot *slot_make(struct task_struct *task)
 	slot->wanted = 0;
 	slot->jobs = 0;
 	slot->raws = 0;
+	slot->execing = 0;
 	slot->base_ns = task->se.sum_exec_runtime;
 	slot_set_pids(slot, task);
 	barrier();
@@ -391,6 +392,17 @@ static __always_inline void walk_user(struct scratch *s, struct user_walk *w, u3
 	s->sample.end_reason = w->u.done ? w->u.end : LOSS_TOO_DEEP;
 }
 
+/* The address space has been exchanged, the registers have not: what was saved at the entry of execve is no state of this program. */
+static __always_inline int in_exec(struct task_struct *task, struct slot *slot, int user_mode)
+{
+	if (!slot->execing)
+		return 0;
+	if (!user_mode && bpf_core_field_exists(task->in_execve) && BPF_CORE_READ_BITFIELD(task, in_execve))
+		return 1;
+	slot->execing = 0;
+	return 0;
+}
+
 /* Returns 1 if the thread's user registers are in w->regs and its user stack was walked. */
 static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct task_struct *task, struct slot *slot, struct scratch *s,
 				       struct user_walk *w, u64 start_ns)
@@ -413,9 +425,9 @@ static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct t
 	sample->kernel_frames = kernel_frames;
 	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))
 		return 0; /* it has no user stack */
+	if (!mm || (slot && (slot->mm != mm || in_exec(task, slot, user_mode))))
+		return 0; /* nor has one between two address spaces (exec) or past the last: the saved registers belong to memory that is gone */
 	sample->end_reason = LOSS_NO_USER_REGS;
-	if (!mm || (slot && slot->mm != mm))
-		return 0; /* between two address spaces (exec) or past the last: the saved registers belong to memory that is gone */
 	w->in_syscall = 0;
 	if (user_mode) {
 		native = regs_of_tick(ctx, &w->regs);
@@ -689,6 +701,7 @@ int BPF_PROG(on_rename, struct task_struct *task, const char *comm)
 	old_space = slot->space;
 	slot->space = fresh_space();
 	slot->mm = mm;
+	slot->execing = 1;
 	slot->raws = 0;
 	slot_set_pids(slot, task); /* a thread that is not the leader takes the leader's number */
 	selecting = jobs_selecting(task, slot, &container);

@@ -193,6 +193,7 @@ struct sched_entity {
 
 struct task_struct {
 	unsigned int flags;
+	unsigned int in_execve : 1;
 	struct sched_entity se;
 	struct mm_struct *mm;
 	int pid;

@@ -201,7 +201,7 @@ TEST(Stacks, ProcessesOfFiveMillisecondsHaveNames) {
   EXPECT_EQ(run.counts.wrong, 0);
   int named = run.counts.leaves["leaf_spin"] + run.counts.leaves["level3"];
   EXPECT_GT(named, 500);  // 200 processes of 5 ms at 999 Hz
-  EXPECT_GE(run.counts.whole * 100, run.counts.samples * 95);  // an exec that goes on has no user stack
+  EXPECT_GE(run.counts.whole * 100, run.counts.samples * 98);  // the dynamic loader's lazy binding keeps its CFA in rbx
   int processes = 0, with_program = 0;
   for (const Window& w : run.windows) {
     if (w.profile.Total(0) < 3) continue;
