@@ -18,6 +18,9 @@ constexpr size_t kMaxSegments = 512, kMaxSections = 4096;
 constexpr size_t kMaxSymbols = 1 << 21;  // of one file: 32 MiB
 constexpr size_t kMaxSymbolName = 4096;
 constexpr uint64_t kMaxNotes = 1 << 16;
+// What is looked through for Go's table and for where its code begins: of a whole file, however many sections it says it has.
+constexpr uint64_t kMaxGoTableSearched = 64 << 20, kMaxRelocations = (64 << 20) / sizeof(Elf64_Rela);
+constexpr int kMaxGoTableTries = 1024;
 constexpr uint32_t kDynamicName = 1u << 31;  // Entry::name is an offset in .dynstr
 constexpr uint32_t kLabel = 1u << 30;        // a symbol without a type
 
@@ -322,15 +325,17 @@ std::optional<ElfFile::Section> ElfFile::FindGoTable() const {
   }
   const Section* merged = FindSection(".data.rel.ro");
   if (language_ != Language::kGo || !merged) return std::nullopt;
-  constexpr uint64_t kMaxSearched = 256 << 20, kAlign = 8;
+  constexpr uint64_t kAlign = 8;
+  int tries = 0;
   std::string block(64 << 10, '\0');
-  uint64_t end = std::min({merged->size, kMaxSearched, source_->size() - std::min(source_->size(), merged->offset)});
+  uint64_t end = std::min({merged->size, kMaxGoTableSearched, source_->size() - std::min(source_->size(), merged->offset)});
   for (uint64_t at = 0; at < end; at += block.size()) {
     size_t n = std::min<uint64_t>(block.size(), end - at);
     if (!source_->Read(merged->offset + at, block.data(), n)) return std::nullopt;
     for (size_t i = 0; i + kAlign <= n; i += kAlign) {
       static constexpr char kBegin[] = "\xff\xff\xff\0\0\1\x08";  // magic without its first byte, quantum 1, pointers of 8 bytes
       if (std::memcmp(&block[i + 1], kBegin, 7) != 0) continue;
+      if (++tries > kMaxGoTableTries) return std::nullopt;
       uint64_t offset = at + i;
       Section found = *merged;
       found.vaddr += offset;
@@ -346,11 +351,13 @@ std::optional<ElfFile::Section> ElfFile::FindGoTable() const {
 std::optional<uint64_t> ElfFile::GuessGoText(const Section& table, const Section& text) {
   auto inside = [&](uint64_t start) { return start >= text.vaddr && start - text.vaddr < text.size; };
   // The dynamic linker writes it into the table.
-  constexpr uint64_t kTextField = 24, kMaxRelocations = 1 << 22;
+  constexpr uint64_t kTextField = 24;
+  uint64_t left = kMaxRelocations;
+  std::vector<Elf64_Rela> part(1024);
   for (const Section& s : sections_) {
     if (s.type != SHT_RELA || s.entry_size != sizeof(Elf64_Rela) || s.offset > source_->size()) continue;
-    std::vector<Elf64_Rela> part(1024);
-    uint64_t count = std::min({s.size / sizeof(Elf64_Rela), (source_->size() - s.offset) / sizeof(Elf64_Rela), kMaxRelocations});
+    uint64_t count = std::min({s.size / sizeof(Elf64_Rela), (source_->size() - s.offset) / sizeof(Elf64_Rela), left});
+    left -= count;
     for (uint64_t i = 0; i < count; i += part.size()) {
       size_t n = std::min<uint64_t>(part.size(), count - i);
       if (!source_->Read(s.offset + i * sizeof(Elf64_Rela), part.data(), n * sizeof(Elf64_Rela))) break;

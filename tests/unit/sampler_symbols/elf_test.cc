@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of this machine, with nm, readelf and c++filt as the truth from outside.
+#include <elf.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/base/strings.h"
 #include "random_profile.h"
@@ -207,6 +209,62 @@ TEST(GoTable, NamesAStrippedProgramAsNmDoesTheWholeOne) {
     }
     if (k.name == "main.main") {
       EXPECT_FALSE(go && go->top_frame);
+    }
+  }
+}
+
+// A Go program that says it has 4000 sections of relocations, each over the same 96 MiB: where its code begins is looked for in a part of
+// them only. A relocation in that part is found.
+TEST(GoTable, ManyRelocationsAreLookedThroughInPart) {
+  constexpr uint64_t kText = 0x401000, kTable = 0x500000, kRelocations = 1 << 22, kSections = 4000;
+  for (bool found : {false, true}) {
+    struct {
+      Elf64_Ehdr header = {};
+      Elf64_Phdr load = {};
+      char names[32] = "\0.text\0.gopclntab\0.shstrtab";
+      struct {
+        uint32_t magic = 0xfffffff1;
+        uint8_t zero[2] = {}, quantum = 1, pointer_size = 8;
+        uint64_t functions = 1, files = 0, text = 0, names = 72, units = 0, file_table = 0, pc_table = 80, function_table = 80;
+        uint32_t table[30] = {0, 0, 0, 32, 16};
+      } go;
+      Elf64_Rela relocation = {};
+    } file;
+    std::memcpy(file.header.e_ident, ELFMAG, SELFMAG);
+    file.header.e_ident[EI_CLASS] = ELFCLASS64;
+    file.header.e_ident[EI_DATA] = ELFDATA2LSB;
+    file.header.e_machine = EM_X86_64;
+    file.header.e_phoff = offsetof(decltype(file), load);
+    file.header.e_phentsize = sizeof(Elf64_Phdr);
+    file.header.e_phnum = 1;
+    file.header.e_shentsize = sizeof(Elf64_Shdr);
+    file.header.e_shoff = 4096;
+    file.header.e_shnum = kSections;
+    file.header.e_shstrndx = 3;
+    file.load = {PT_LOAD, PF_R | PF_X, 0, kText, kText, 4096, 4096, 4096};
+    if (found) file.relocation = {kTable + 24, R_X86_64_RELATIVE, kText + 0x20};
+    std::vector<Elf64_Shdr> sections(kSections);
+    sections[1] = {1, SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, kText, 0, 4096, 0, 0, 16, 0};
+    sections[2] = {7, SHT_PROGBITS, SHF_ALLOC, kTable, offsetof(decltype(file), go), sizeof(file.go), 0, 0, 16, 0};
+    sections[3] = {18, SHT_STRTAB, 0, 0, offsetof(decltype(file), names), sizeof(file.names), 0, 0, 1, 0};
+    for (size_t i = 4; i < kSections; ++i) {
+      sections[i] = {0, SHT_RELA, SHF_ALLOC, 0, offsetof(decltype(file), relocation), kRelocations * sizeof(Elf64_Rela), 0, 0, 8, sizeof(Elf64_Rela)};
+    }
+    std::string path = ::testing::TempDir() + "/relocations." + std::to_string(getpid());
+    UniqueFd fd(open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
+    unlink(path.c_str());
+    ASSERT_EQ(pwrite(fd.get(), &file, sizeof(file), 0), static_cast<ssize_t>(sizeof(file)));
+    auto bytes = static_cast<ssize_t>(sections.size() * sizeof(sections[0]));
+    ASSERT_EQ(pwrite(fd.get(), sections.data(), static_cast<size_t>(bytes), 4096), bytes);
+    ASSERT_EQ(ftruncate(fd.get(), static_cast<off_t>(sizeof(file) + kRelocations * sizeof(Elf64_Rela))), 0);
+    auto elf = ElfFile::Parse(*OpenSource(std::move(fd)));
+    ASSERT_TRUE(elf.ok());
+    int64_t start = NowNs(CLOCK_THREAD_CPUTIME_ID);
+    const GoTable* table = (*elf)->go_table();
+    EXPECT_LT(NowNs(CLOCK_THREAD_CPUTIME_ID) - start, 1'000'000'000);
+    ASSERT_EQ(table != nullptr, found);
+    if (found) {
+      EXPECT_EQ(table->At(0)->start, kText + 0x20);
     }
   }
 }
