@@ -132,7 +132,9 @@ class Walker {
   void FindPlt();
   void FindTrampolines();
   void WalkQueue();
+  std::vector<CodeRange> Taken() const;
   void GuessInGaps();
+  void WalkAddresses();
 
   void Tell(uint64_t start, uint64_t size, const unwind_rule& rule);
   void CutSpecial();
@@ -166,6 +168,7 @@ class Walker {
   const CodeOptions& options_;
   std::vector<Text> texts_;
   uint64_t budget_ = 0;
+  bool fixed_ = false;         // it runs where it is linked: constants may be addresses
   bool has_symbols_ = false;   // of all functions
   bool bounds_known_ = false;  // no more functions are found
   enum class Import : uint8_t { kReturns, kMayNot, kNever };
@@ -176,6 +179,7 @@ class Walker {
   std::map<uint64_t, std::vector<Piece>> pieces_;  // by function
   std::vector<CodeRow> special_;                   // what is known without a walk
   std::map<uint64_t, std::vector<CodeRange>> looked_at_;  // by function: linked addresses; reached for certain, if not understood
+  std::set<uint64_t> addresses_;  // of code, taken by code that is told of; where functions may start
   std::set<uint64_t> tried_;
   std::deque<uint64_t> queue_;
 };
@@ -322,6 +326,7 @@ uint64_t Walker::NextStart(uint64_t address) const {
 }
 
 void Walker::FindStarts() {
+  for (const auto& s : elf_.segments()) fixed_ |= s.offset == 0 && s.vaddr != 0;
   for (uint64_t start : options_.starts) AddFunction(start, true);
   has_symbols_ = !options_.starts.empty();
   if (options_.use_symbols) {
@@ -359,6 +364,13 @@ void Walker::FindEntry() {
   unwind_rule rule = {};
   rule.kind = UNWIND_RULE_END;
   Tell(elf_.entry(), text->end() - elf_.entry(), rule);
+}
+
+// Registers are saved, or the stack pointer is lowered: parts of functions seldom begin like that.
+bool MakesFrame(std::span<const uint8_t> code) {
+  Instruction in = x86::Decode(code);
+  if (in.op == Op::kNop && in.length < code.size()) in = x86::Decode(code.subspan(in.length));
+  return (in.op == Op::kPush && in.reg != x86::kNoRegister) || (in.op == Op::kAdd && in.reg == x86::kRsp && in.immediate < 0);
 }
 
 // Stubs: their second half is reached through the GOT, from where no walk comes.
@@ -827,6 +839,10 @@ void Walker::Keep(Walk& w, const Block& block, uint64_t start) {
     if (in.length == 0) break;
     uint16_t rule = RuleIndex(frame);
     uint32_t size = static_cast<uint32_t>(std::min<uint64_t>(in.length, block.end - at));
+    uint64_t taken = in.op == Op::kLea && in.rip_relative ? at + in.length + static_cast<uint64_t>(in.displacement)
+                     : in.op == Op::kMoveImmediate && fixed_ ? static_cast<uint64_t>(in.immediate)
+                                                          : 0;
+    if (!has_symbols_ && taken != 0 && taken % kAlignment == 0 && addresses_.size() < kMaxFunctions && TextAt(taken)) addresses_.insert(taken);
     if (!pieces.empty() && pieces.back().rule == rule && pieces.back().start + pieces.back().size == at) pieces.back().size += size;
     else pieces.push_back({at, size, rule});
     if (AsksWhereItIs(at + in.length, in)) {
@@ -923,14 +939,38 @@ void Walker::WalkQueue() {
   }
 }
 
-// Code that nothing leads to: functions called through pointers only, in files without symbols.
-void Walker::GuessInGaps() {
+// Linked addresses that have rules, or were reached for certain; in order.
+std::vector<CodeRange> Walker::Taken() const {
   std::vector<CodeRange> taken;
   for (auto& [start, pieces] : pieces_) {
     for (const Piece& p : pieces) taken.push_back({p.start, p.start + p.size});
   }
   for (auto& [start, ranges] : looked_at_) taken.insert(taken.end(), ranges.begin(), ranges.end());
   std::sort(taken.begin(), taken.end(), [](const CodeRange& a, const CodeRange& b) { return a.start < b.start; });
+  return taken;
+}
+
+// Functions whose address is taken, as of thread functions that never return: no walk leads to them, and no end proves them.
+void Walker::WalkAddresses() {
+  for (bool more = true; more && budget_ > 0;) {
+    more = false;
+    std::vector<CodeRange> taken = Taken();
+    std::set<uint64_t> addresses = std::move(addresses_);
+    addresses_.clear();
+    for (uint64_t address : addresses) {
+      auto it = std::upper_bound(taken.begin(), taken.end(), address, [](uint64_t a, const CodeRange& r) { return a < r.start; });
+      bool known = it != taken.begin() && address < std::prev(it)->end;
+      if (known || functions_.count(address) != 0 || !MakesFrame(Code(address))) continue;
+      AddFunction(address, true);
+      more = true;
+    }
+    WalkQueue();
+  }
+}
+
+// Code that nothing leads to: functions called through pointers only, in files without symbols.
+void Walker::GuessInGaps() {
+  std::vector<CodeRange> taken = Taken();
   auto next = taken.begin();
   for (const Text& text : texts_) {
     uint64_t at = text.start;
@@ -976,6 +1016,7 @@ void Walker::Run(std::span<const CodeRange> uncovered) {
   FindTrampolines();
   WalkQueue();
   GuessInGaps();
+  WalkAddresses();
   if (bounds_known_) return;
   bounds_known_ = true;
   for (auto& [start, f] : functions_) {
@@ -983,6 +1024,7 @@ void Walker::Run(std::span<const CodeRange> uncovered) {
   }
   WalkQueue();
   GuessInGaps();
+  WalkAddresses();
 }
 
 std::vector<CodeRow> Walker::Take() {
