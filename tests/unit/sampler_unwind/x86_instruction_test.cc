@@ -72,6 +72,7 @@ TEST(X86Instruction, LengthsEqualObjdumps) {
   for (const Line& line : lines) {
     if (line.text.find("(bad)") != std::string::npos || line.text.starts_with(".byte") || line.text.find("rex") == 0) continue;  // begins within one
     if (line.bytes[0] == 0x9b) continue;  // fwait is written as part of the next
+    if (line.text.starts_with("jmpw") || line.text.starts_with("callw")) continue;  // in data: processors differ, Decode refuses
     // A prefix that does nothing may stand alone.
     if (line.text.find(' ') == std::string::npos && line.bytes.size() == 1 && (line.text == "data16" || line.text == "lock" || line.text == "repz" || line.text == "repnz" || line.text == "cs" || line.text == "ds" || line.text == "es" || line.text == "ss" || line.text == "fs" || line.text == "gs" || line.text == "addr32")) continue;
     auto bytes = line.bytes;
