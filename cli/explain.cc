@@ -85,6 +85,7 @@ std::string Mend(const stacks::Cut& cut, const unwind::Tables::FileInfo* file) {
     case LOSS_TABLES_NOT_READY:
       if (file && file->state == State::kFailed) return "its unwind table could not be made: " + file->problem;
       if (file && file->state == State::kPending) return "its unwind table is still being made: sample longer, or again, it is kept on disk";
+      if (file && file->state == State::kReady && !file->problem.empty()) return file->problem;
       if (file && file->state == State::kReady && !file->placed) return "the budget of unwind tables is full: raise --unwind-memory";
       if (file) return "the samples came before its unwind table, which is there now: sample longer, or again";
       return "its file could not be read any more when the samples came";

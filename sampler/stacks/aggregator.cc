@@ -147,7 +147,7 @@ class AggregatorImpl final : public Aggregator {
  public:
   explicit AggregatorImpl(Options options)
       : options_(std::move(options)),
-        spaces_(options_.proc_root, [this](const Mapping& mapping) { Want(mapping); }),
+        spaces_(options_.proc_root, [this](const Process& process, const Mapping& mapping) { Want(process, mapping); }),
         frames_(spaces_, options_.proc_root, options_.kernel_names) {}
 
   void OnMmap(const engine::Mmap& event) override { spaces_.OnMmap(event); }
@@ -172,7 +172,7 @@ class AggregatorImpl final : public Aggregator {
  private:
   static bool Valid(engine::JobId job) { return job >= 0 && static_cast<size_t>(job) < kMaxJobs; }
   bool HasRoom(int64_t now_ns);
-  void Want(const Mapping& mapping);
+  void Want(const Process& process, const Mapping& mapping);
   void WantMissing(Process& process, const engine::MissingFile& missing, int64_t now_ns);
   bool Hold(const engine::Sample& sample, uint64_t wanted, const Process& process, std::shared_ptr<symbols::MappedFile> waits_for);
   borescope_loss Unwind(const engine::RawStack& raw, ProcessCode& code);
@@ -220,7 +220,7 @@ bool AggregatorImpl::HasRoom(int64_t now_ns) {
 }
 
 // Before the first sample needs it.
-void AggregatorImpl::Want(const Mapping& mapping) {
+void AggregatorImpl::Want(const Process& process, const Mapping& mapping) {
   if (!options_.tables) return;
   const symbols::MappedFile& file = *mapping.file;
   unwind_file_key key = {};
@@ -232,7 +232,7 @@ void AggregatorImpl::Want(const Mapping& mapping) {
     key.mtime_sec = file.mtime_sec;
     key.device = file.opened_id.device_major << 20 | file.opened_id.device_minor;
   }
-  options_.tables->Want(key, mapping.file);
+  options_.tables->Want(key, mapping.file, process.cgroup_id);
 }
 
 void AggregatorImpl::WantMissing(Process& process, const engine::MissingFile& missing, int64_t now_ns) {
@@ -243,7 +243,7 @@ void AggregatorImpl::WantMissing(Process& process, const engine::MissingFile& mi
   }
   symbols::FileId id{missing.key.device >> 20, missing.key.device & 0xfffff, missing.key.inode};
   auto file = spaces_.FindFile(process, missing.start, missing.end, missing.file_offset, id, now_ns);
-  if (file->elf) options_.tables->Want(missing.key, file);
+  if (file->elf) options_.tables->Want(missing.key, file, process.cgroup_id);
 }
 
 // False: there is no room.

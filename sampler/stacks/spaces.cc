@@ -47,7 +47,7 @@ const std::shared_ptr<const Mapping>* Space::Find(uint64_t address) const {
   return address < it->second->end ? &it->second : nullptr;
 }
 
-Spaces::Spaces(std::string proc_root, std::function<void(const Mapping&)> on_file)
+Spaces::Spaces(std::string proc_root, std::function<void(const Process&, const Mapping&)> on_file)
     : proc_root_(std::move(proc_root)), on_file_(std::move(on_file)), files_(proc_root_, kMaxFiles, kMaxTableBytes) {}
 
 Process* Spaces::Add(pid_t tgid, uint64_t slot, uint64_t cgroup_id, std::string_view comm) {
@@ -196,7 +196,7 @@ void Spaces::OnMmap(const engine::Mmap& event) {
     request.build_id = event.build_id;
     mapping.file = files_.Get(request);
   }
-  if (mapping.elf() && on_file_) on_file_(mapping);
+  if (mapping.elf() && on_file_) on_file_(process, mapping);
   Insert(process, std::move(mapping));
 }
 

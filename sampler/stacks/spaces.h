@@ -90,7 +90,7 @@ class Spaces {
   static constexpr int64_t kRereadNs = 1'000'000'000;  // pause between two looks at the same file of /proc
 
   // on_file: told of each mapping of a file that could be opened, and of the vDSO.
-  explicit Spaces(std::string proc_root, std::function<void(const Mapping&)> on_file = {});
+  explicit Spaces(std::string proc_root, std::function<void(const Process&, const Mapping&)> on_file = {});
 
   void OnMmap(const engine::Mmap& event);
   void OnFork(const engine::Fork& event);
@@ -124,7 +124,7 @@ class Spaces {
   std::vector<pid_t> Relatives(const Process& process) const;
 
   std::string proc_root_;
-  std::function<void(const Mapping&)> on_file_;
+  std::function<void(const Process&, const Mapping&)> on_file_;
   symbols::FileCache files_;
   size_t jit_bytes_ = 0;  // outlives the spaces, which count in it
   std::unordered_map<pid_t, Process> processes_;

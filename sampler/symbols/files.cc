@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -13,20 +14,81 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/strings.h"
 
 namespace borescope::symbols {
 namespace {
 
+constexpr uint64_t kResolveCached = 0x20;  // RESOLVE_CACHED, since 5.12
+constexpr uint32_t kStatxMount = 0x1000;   // STATX_MNT_ID, since 5.8
+
+// What is mapped from memory (memfd, shared memory) lies on a mount of the kernel's that no mountinfo shows.
+dev_t MemoryDevice() {
+  static const dev_t device = [] {
+    UniqueFd fd(memfd_create("borescope", MFD_CLOEXEC));
+    struct stat st;
+    return fd.valid() && fstat(fd.get(), &st) == 0 ? st.st_dev : 0;
+  }();
+  return device;
+}
+
+// That what lies behind an O_PATH descriptor can be read without waiting for ever, else kUnsupported. `mountinfo`: where its mount stands,
+// if anywhere. Until the type of its file system is known, nothing is asked of that, not even attributes.
+Status CheckFileSystem(int fd, const std::string& mountinfo, struct statx* x) {
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | kStatxMount, x) != 0) return ErrnoError("statx");
+  // A file system with a block device of its own is the kernel's; others have no such number.
+  if (x->stx_dev_major != 0 || makedev(x->stx_dev_major, x->stx_dev_minor) == MemoryDevice() || !(x->stx_mask & kStatxMount)) return OkStatus();
+  for (const std::string& path : {mountinfo, std::string("/proc/self/mountinfo")}) {
+    constexpr size_t kMaxBytes = 4 << 20;
+    Result<std::string> text = ReadFile(path, kMaxBytes);
+    if (!text.ok()) continue;
+    const std::string_view type = FindFileSystem(*text, x->stx_mnt_id);
+    if (type.empty()) continue;
+    if (!MayBlock(type)) return OkStatus();
+    return Error{ErrorCode::kUnsupported, "not read: it lies on a file system (" + SanitizeName(type, 32) + ") that may let its readers wait for ever"};
+  }
+  return Error{ErrorCode::kUnsupported, "not read: its file system is not mounted where its process can see it"};
+}
+
 // Opens what an O_PATH descriptor stands for, if it is a regular file: a device must not even be opened.
-Result<UniqueFd> Reopen(UniqueFd path_fd, struct stat* st) {
-  if (fstat(path_fd.get(), st) != 0) return ErrnoError("fstat");
-  if (!S_ISREG(st->st_mode)) return Error{ErrorCode::kInvalid, "not a regular file"};
+Result<UniqueFd> Reopen(UniqueFd path_fd, const std::string& mountinfo, struct stat* st) {
+  struct statx x;
+  Status readable = CheckFileSystem(path_fd.get(), mountinfo, &x);
+  if (!readable.ok() && readable.error().code != ErrorCode::kUnsupported) return readable.error();
+  if (!S_ISREG(x.stx_mode)) return Error{ErrorCode::kInvalid, "not a regular file"};
+  RETURN_IF_ERROR(readable);
   UniqueFd fd(open(("/proc/self/fd/" + std::to_string(path_fd.get())).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!fd.valid()) return ErrnoError("open");
+  if (fstat(fd.get(), st) != 0) return ErrnoError("fstat");
   return fd;
+}
+
+// What stands at a path, as if `directory` were the root directory.
+Result<UniqueFd> OpenUnder(const std::string& directory, const std::string& mountinfo, std::string_view path) {
+  UniqueFd root(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root.valid()) return ErrnoError("open " + directory);
+  while (path.starts_with('/')) path.remove_prefix(1);
+  const std::string name(path);
+  auto open_with = [&](uint64_t resolve) {
+    struct open_how how = {};
+    how.flags = O_PATH | O_CLOEXEC;
+    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve;
+    return UniqueFd(static_cast<int>(syscall(SYS_openat2, root.get(), name.c_str(), &how, sizeof(how))));
+  };
+  // The way to a file may wait for ever, too: beyond what the kernel knows of it, only within the root's own file system.
+  UniqueFd fd = open_with(kResolveCached);
+  if (!fd.valid() && (errno == EAGAIN || errno == EINVAL)) {
+    struct statx x;
+    RETURN_IF_ERROR(CheckFileSystem(root.get(), mountinfo, &x));
+    fd = open_with(RESOLVE_NO_XDEV);
+  }
+  if (!fd.valid()) return ErrnoError("open " + name);
+  struct stat st;
+  return Reopen(std::move(fd), mountinfo, &st);
 }
 
 FileId IdOf(const struct stat& st) {
@@ -43,17 +105,27 @@ FileId IdOfBuild(std::string_view build_id) {
 }  // namespace
 
 Result<UniqueFd> OpenInRoot(const std::string& proc_root, pid_t pid, std::string_view path) {
-  std::string root = proc_root + "/" + std::to_string(pid) + "/root";
-  UniqueFd root_fd(open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!root_fd.valid()) return ErrnoError("open " + root);
-  while (path.starts_with('/')) path.remove_prefix(1);
-  struct open_how how = {};
-  how.flags = O_PATH | O_CLOEXEC;
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  UniqueFd fd(static_cast<int>(syscall(SYS_openat2, root_fd.get(), std::string(path).c_str(), &how, sizeof(how))));
-  if (!fd.valid()) return ErrnoError("open " + std::string(path));
-  struct stat st;
-  return Reopen(std::move(fd), &st);
+  const std::string process = proc_root + "/" + std::to_string(pid);
+  return OpenUnder(process + "/root", process + "/mountinfo", path);
+}
+
+Result<UniqueFd> OpenBeneath(const std::string& directory, std::string_view path) { return OpenUnder(directory, "/proc/self/mountinfo", path); }
+
+std::string_view FindFileSystem(std::string_view mountinfo, uint64_t mount_id) {
+  for (std::string_view line : Split(mountinfo, '\n')) {
+    // "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue": blanks in names are escaped
+    if (ParseUint(line.substr(0, line.find(' '))) != mount_id) continue;
+    const size_t end = line.find(" - ");
+    if (end == std::string_view::npos) return {};
+    std::string_view type = line.substr(end + 3);
+    return type.substr(0, type.find(' '));
+  }
+  return {};
+}
+
+bool MayBlock(std::string_view file_system) {
+  constexpr std::string_view kRemote[] = {"fuse", "fuseblk", "nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "afs", "lustre", "coda", "orangefs", "beegfs", "gpfs"};
+  return file_system.starts_with("fuse.") || std::find(std::begin(kRemote), std::end(kRemote), file_system) != std::end(kRemote);
 }
 
 size_t FileCache::Hash::operator()(const FileId& id) const {
@@ -129,9 +201,11 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
   // The mapping's own link leads to the very file, whatever happened to its name.
   char range[64];
   std::snprintf(range, sizeof(range), "/%d/map_files/%lx-%lx", request.pid, request.start, request.end);
+  const std::string mountinfo = proc_root_ + "/" + std::to_string(request.pid) + "/mountinfo";
   UniqueFd link(open((proc_root_ + range).c_str(), O_PATH | O_CLOEXEC));
   if (link.valid()) {
-    auto fd = Reopen(std::move(link), &st);
+    auto fd = Reopen(std::move(link), mountinfo, &st);
+    if (!fd.ok() && fd.error().code == ErrorCode::kUnsupported) return fd.error().message;
     // The mapping may have been replaced since the event: the inode tells, or the build id (an overlay shows other numbers than its
     // layer's, which the kernel reports).
     bool same = fd.ok() && (st.st_ino == request.id.inode || !request.build_id.empty());
@@ -150,6 +224,7 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
       auto fd = OpenInRoot(proc_root_, pid, request.path);
       if (!fd.ok()) {
         problem = fd.error().message;
+        if (fd.error().code == ErrorCode::kUnsupported) return problem;
         continue;
       }
       if (fstat(fd->get(), &st) != 0) continue;

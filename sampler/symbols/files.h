@@ -47,8 +47,16 @@ struct FileRequest {
   std::string_view path, build_id;
 };
 
-// Opens regular files only, never blocks on a FIFO, never follows a link of the process out of its own root.
+// Opens regular files only, never blocks on a FIFO, never follows a link of the process out of its own root. kUnsupported: the file
+// lies on a file system that may let its readers wait for ever (FUSE, NFS, …).
 Result<UniqueFd> OpenInRoot(const std::string& proc_root, pid_t pid, std::string_view path);
+// The same for a path within a directory of our own.
+Result<UniqueFd> OpenBeneath(const std::string& directory, std::string_view path);
+
+// Type of the file system of a mount, from a mountinfo text; empty: that mount is not there.
+std::string_view FindFileSystem(std::string_view mountinfo, uint64_t mount_id);
+// Whether reading a file of it may wait for a process or another machine, without limit.
+bool MayBlock(std::string_view file_system);
 
 // Bounded: at most max_files, unused ones go first, least recently used first; symbol tables within max_table_bytes.
 class FileCache {

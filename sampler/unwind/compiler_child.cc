@@ -13,21 +13,19 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/fd.h"
-#include "sampler/symbols/byte_source.h"
 #include "sampler/symbols/elf_file.h"
 
 namespace borescope::unwind {
@@ -126,46 +124,6 @@ Status Filter() {
   return OkStatus();
 }
 
-// As OpenSource's, without the system calls that are forbidden here, and with larger blocks.
-class Received final : public symbols::ByteSource {
- public:
-  Received(int fd, uint64_t size) : fd_(fd), size_(size) {}
-  uint64_t size() const override { return size_; }
-  int fd() const override { return fd_.get(); }
-  bool Read(uint64_t offset, void* into, size_t n) const override {
-    if (offset > size_ || n > size_ - offset) return false;
-    if (n >= block_.size()) return ReadFd(offset, static_cast<char*>(into), n);
-    if (offset < at_ || offset + n > at_ + filled_) {
-      at_ = offset;
-      filled_ = std::min<uint64_t>(block_.size(), size_ - offset);
-      if (!ReadFd(at_, block_.data(), filled_)) {
-        filled_ = 0;
-        return false;
-      }
-    }
-    std::memcpy(into, block_.data() + (offset - at_), n);
-    return true;
-  }
-
- private:
-  bool ReadFd(uint64_t offset, char* into, size_t n) const {
-    while (n > 0) {
-      ssize_t got = ::pread(fd_.get(), into, n, static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return false;
-      into += got;
-      offset += static_cast<uint64_t>(got);
-      n -= static_cast<size_t>(got);
-    }
-    return true;
-  }
-
-  UniqueFd fd_;
-  uint64_t size_;
-  mutable std::array<char, 16384> block_;
-  mutable uint64_t at_ = 0, filled_ = 0;
-};
-
 bool Send(int socket, const CompilerAnswer& answer) {
   iovec data{const_cast<CompilerAnswer*>(&answer), sizeof(answer)};
   msghdr message{};
@@ -188,7 +146,7 @@ CompilerAnswer Problem(const std::string& text) {
 // The request's descriptors; false: the other side is gone.
 bool Receive(int socket, CompilerRequest* request, std::vector<UniqueFd>* files) {
   iovec data{request, sizeof(*request)};
-  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
@@ -207,36 +165,82 @@ bool Receive(int socket, CompilerRequest* request, std::vector<UniqueFd>* files)
     std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(fd));
     files->emplace_back(fd);
   }
-  return count == (request->debug_bytes > 0 ? 3 : 2);
+  return count == (request->kind == CompilerRequest::kIdentify && request->debug_bytes > 0 ? 2 : 1);
 }
 
-CompilerAnswer Answer(const CompilerRequest& request, std::vector<UniqueFd>& files, const CompileFunction& compile) {
-  auto open = [](UniqueFd& fd, uint64_t bytes) { return symbols::ElfFile::Parse(std::make_unique<Received>(fd.Release(), bytes)); };
-  Result<std::unique_ptr<symbols::ElfFile>> elf = open(files[0], request.bytes);
-  if (!elf.ok()) return Problem(elf.error().message);
-  std::unique_ptr<symbols::ElfFile> debug;
-  if (request.debug_bytes > 0) {
-    // A debug file of no use is none: the file's own tables are looked at all the same.
-    if (Result<std::unique_ptr<symbols::ElfFile>> opened = open(files[1], request.debug_bytes); opened.ok()) debug = *std::move(opened);
-  }
-  Result<CompiledTable> table = compile(**elf, debug.get());
-  CompilerAnswer answer;
-  if (!table.ok()) {
-    answer = Problem(table.error().message);
-    if (table.error().code == ErrorCode::kNotFound) answer.kind = CompilerAnswer::kNothing;
+class Server {
+ public:
+  explicit Server(const CompileFunction& compile) : compile_(compile) {}
+
+  CompilerAnswer Identify(const CompilerRequest& request, std::vector<UniqueFd>& files) {
+    Forget();
+    key_ = request.key;
+    Result<std::unique_ptr<HashedSource>> file = HashedSource::Open(std::move(files[0]), request.bytes, true, key_, &changed_);
+    if (!file.ok()) return Problem(file.error().message);
+    std::string digests = (*file)->digest();
+    file_ = *std::move(file);
+    if (request.debug_bytes > 0) {
+      // A debug file of no use is none: the file's own tables are looked at all the same.
+      auto debug = HashedSource::Open(std::move(files[1]), request.debug_bytes, false, key_, &changed_);
+      if (debug.ok()) {
+        debug_ = *std::move(debug);
+        digests += debug_->digest();
+      }
+    }
+    CompilerAnswer answer;
+    answer.kind = CompilerAnswer::kContent;
+    const XXH128_hash_t hash = XXH3_128bits_withSecret(digests.data(), digests.size(), key_.data(), key_.size());
+    std::memcpy(answer.content, &hash, sizeof(answer.content));
     return answer;
   }
-  const std::string bytes = Serialize(*table);
-  for (size_t at = 0; at < bytes.size();) {
-    ssize_t written = ::pwrite(files.back().get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return Problem("its table of " + std::to_string(bytes.size()) + " bytes is too large");
-    at += static_cast<size_t>(written);
+
+  CompilerAnswer Compile(const UniqueFd& into) {
+    if (!file_) return Problem("no file was named");
+    Result<CompiledTable> table = Run();
+    if (changed_) {
+      CompilerAnswer answer = Problem("it changed while its unwind table was made");
+      answer.kind = CompilerAnswer::kChanged;
+      return answer;
+    }
+    CompilerAnswer answer;
+    if (!table.ok()) {
+      answer = Problem(table.error().message);
+      if (table.error().code == ErrorCode::kNotFound) answer.kind = CompilerAnswer::kNothing;
+      return answer;
+    }
+    const std::string bytes = Serialize(*table);
+    for (size_t at = 0; at < bytes.size();) {
+      ssize_t written = ::pwrite(into.get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return Problem("its table of " + std::to_string(bytes.size()) + " bytes is too large");
+      at += static_cast<size_t>(written);
+    }
+    answer.kind = CompilerAnswer::kTable;
+    answer.bytes = bytes.size();
+    return answer;
   }
-  answer.kind = CompilerAnswer::kTable;
-  answer.bytes = bytes.size();
-  return answer;
-}
+
+  void Forget() {
+    file_.reset();
+    debug_.reset();
+    changed_ = false;
+  }
+
+ private:
+  Result<CompiledTable> Run() {
+    ASSIGN_OR_RETURN(std::unique_ptr<symbols::ElfFile> elf, symbols::ElfFile::Parse(std::move(file_)));
+    std::unique_ptr<symbols::ElfFile> debug;
+    if (debug_) {
+      if (auto parsed = symbols::ElfFile::Parse(std::move(debug_)); parsed.ok()) debug = *std::move(parsed);
+    }
+    return compile_(*elf, debug.get());
+  }
+
+  const CompileFunction& compile_;
+  HashKey key_{};
+  bool changed_ = false;
+  std::unique_ptr<HashedSource> file_, debug_;  // identified, not yet compiled
+};
 
 }  // namespace
 
@@ -260,6 +264,7 @@ int RunCompiler(int socket, const CompileFunction& compile) {
     [[maybe_unused]] ssize_t written = ::write(score.get(), "1000", 4);
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  ::prctl(PR_SET_NAME, "borescope-unwind", 0, 0, 0);  // started by a descriptor, it bears the descriptor's number
   if (Status confined = Confine({}); !confined.ok()) {
     Send(socket, Problem(confined.error().message));
     return 1;
@@ -267,19 +272,22 @@ int RunCompiler(int socket, const CompileFunction& compile) {
   CompilerAnswer ready;
   ready.kind = CompilerAnswer::kReady;
   if (!Send(socket, ready)) return 1;
+  Server server(compile);
   while (true) {
     CompilerRequest request;
     std::vector<UniqueFd> files;
     if (!Receive(socket, &request, &files)) return 0;
     CompilerAnswer answer;
     try {
-      answer = Answer(request, files, compile);
+      answer = request.kind == CompilerRequest::kIdentify ? server.Identify(request, files) : server.Compile(files[0]);
     } catch (const std::bad_alloc&) {
       answer = Problem("it needs more memory than its compiler may have (" + std::to_string(ConfineLimits().memory_bytes >> 20) + " MiB)");
     }
+    if (answer.kind != CompilerAnswer::kContent) server.Forget();
     files.clear();
+    answer.number = request.number;
     if (!Send(socket, answer)) return 0;
-    ::malloc_trim(0);
+    if (request.kind == CompilerRequest::kCompile) ::malloc_trim(0);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -20,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -38,11 +40,11 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr size_t kMaxTables = 4 * UNWIND_MAX_FILES;
-constexpr const char* kUnknownContent = "file:";  // identity of a file without build id, until its content is known
+constexpr const char* kUnknownContent = "file:";  // identity of a file whose content is not known
 // A table made for a sample that waits for it must still be there when the sample is looked at again.
 constexpr int64_t kKeepNs = kSecond;
-// A compiler that can't be started is tried again that much later.
-constexpr int64_t kStartAgainNs = 10 * kSecond;
+// A compiler that can't be started is tried again that much later, and what may not have been the file's fault.
+constexpr int64_t kStartAgainNs = 10 * kSecond, kTryAgainNs = 300 * kSecond;
 constexpr int kMaxAttempts = 2;  // for a file over which the compiler died
 // How much a table is used: 1 for each kHeatStepNs in which it was, less by 1/e each kHeatDecayNs. A steadily used table has about 12.
 constexpr int64_t kHeatStepNs = 250'000'000;
@@ -53,6 +55,10 @@ constexpr double kUsedHeat = 4;                // of what was in use when that b
 constexpr double kClearly = 1.25, kClearlyMore = 0.25;
 constexpr double kNewHeat = 0.5;               // room of what is idle is enough for a file that no sample has missed yet
 constexpr int64_t kIdleCompilerNs = 10 * kSecond;
+constexpr int64_t kEndNs = 2 * kSecond;        // the worker has that long to end
+constexpr int64_t kLimitedNs = 600 * kSecond;  // an owner is last for so long
+constexpr size_t kMaxOwners = 8192;
+constexpr size_t kMaxMissingText = 128;
 
 using State = Tables::State;
 
@@ -68,57 +74,11 @@ void Signal(int event_fd) {
   [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);
 }
 
-std::string Hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-// Where code lies in the file. Copies with one build id may differ in it (patchelf) and in what they tell (strip).
-uint64_t LayoutHash(const symbols::ElfFile& elf) {
-  std::vector<uint64_t> words{elf.source().size(), elf.entry()};
-  for (const auto& segment : elf.segments()) {
-    words.insert(words.end(), {segment.offset, segment.file_size, segment.vaddr, segment.memory_size, segment.executable ? 1u : 0u});
-  }
-  for (const auto& section : elf.sections()) words.insert(words.end(), {section.type, section.vaddr, section.offset, section.size});
-  return XXH3_64bits(words.data(), words.size() * sizeof(words[0]));
-}
-
-// Name of the separate debug file that .gnu_debuglink gives; empty: none.
-std::string DebugLink(const symbols::ElfFile& elf) {
-  const auto* section = elf.FindSection(".gnu_debuglink");
-  if (!section || section->size > 4096) return "";
-  std::string name = elf.source().ReadString(section->offset, 255);
-  return name.find('/') == std::string::npos && name != "." && name != ".." ? name : "";
-}
-
-// A regular file, or nothing.
-UniqueFd OpenRegular(const std::string& path, uint64_t* bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  struct stat st;
-  if (!fd.valid() || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) return {};
-  *bytes = static_cast<uint64_t>(st.st_size);
-  return fd;
-}
-
-std::string BuildId(const UniqueFd& fd) {
+bool HasBuildId(const UniqueFd& fd, const std::string& build_id) {
   Result<std::unique_ptr<symbols::ByteSource>> source = symbols::OpenSource(UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3)));
-  if (!source.ok()) return "";
+  if (!source.ok()) return false;
   Result<std::unique_ptr<symbols::ElfFile>> elf = symbols::ElfFile::Parse(*std::move(source));
-  return elf.ok() ? (*elf)->build_id() : "";
-}
-
-// Changes with each build of the compiler: what an older one made is not read.
-Result<std::string> CompilerVersion(const std::string& path) {
-  uint64_t bytes = 0;
-  UniqueFd fd = OpenRegular(path, &bytes);
-  if (!fd.valid()) {
-    return Error{ErrorCode::kNotFound, path + ", which compiles unwind tables, is not there; install it beside the program that samples"};
-  }
-  struct stat st;
-  if (::fstat(fd.get(), &st) != 0) return ErrnoError("fstat " + path);
-  if (std::string id = BuildId(fd); !id.empty()) return HexEncode(id).substr(0, 16);
-  return Hex(static_cast<uint64_t>(st.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(st.st_mtim.tv_nsec) + bytes);
+  return elf.ok() && (*elf)->build_id() == build_id;
 }
 
 // What the worker does for one file.
@@ -127,40 +87,32 @@ struct Job {
   UniqueFd copy;                              // instead, of a file that is bytes in memory
   int fd = -1;
   uint64_t bytes = 0;
-  bool hash = false;       // first its content, which has no build id
-  std::string cache_name;  // empty: not kept on disk
+  std::string content;  // hash, known from an earlier time; empty: to be found out first
   std::string build_id;
-  std::vector<std::string> debug_paths;  // the first of this build id is taken
-  uint64_t wanted = 1;     // how often it was asked for: the most wanted is done first
+  uint64_t owner = 0;
+  uint64_t wanted = 1;  // how often it was asked for: the most wanted of an owner is done first
 };
 
 struct Done {
-  std::shared_ptr<symbols::MappedFile> file;
-  std::string content;  // of a Job that hashes
+  std::string content;  // empty: it could not be found out
+  // Another file of this content has, or had, the table.
+  bool known = false;
   Result<std::optional<CompiledTable>> table = std::optional<CompiledTable>();  // without value: the file tells nothing
   bool from_disk = false, compiled = false;
 };
 
-// One thread and one compiler. Knows files by the numbers that the owner gives them.
-class Worker {
+// One thread and one compiler. Knows files by the numbers that the owner gives them. Its thread holds it: when something that the kernel
+// does not let go of keeps it, it is left behind.
+class Worker : public std::enable_shared_from_this<Worker> {
  public:
   struct Options {
-    std::string compiler, compiler_version, cache_directory;
+    CompilerProgram compiler;
+    std::string cache_directory, debug_directory;
     CompilerProcess::Limits limits;
   };
 
   explicit Worker(Options options)
       : options_(std::move(options)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-  ~Worker() {
-    if (!thread_.joinable()) return;
-    {
-      std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    Signal(stop_.get());
-    work_.notify_one();
-    thread_.join();
-  }
 
   Status Start() {
     if (!stop_.valid() || !wake_.valid()) return ErrnoError("eventfd");
@@ -168,18 +120,34 @@ class Worker {
       Result<std::unique_ptr<DiskCache>> cache = DiskCache::Open(options_.cache_directory);
       if (cache.ok()) {
         cache_ = *std::move(cache);
-      } else {
-        Log(LogLevel::kWarning, "unwind tables are not kept on disk", {{"why", cache.error().message}});
+        key_ = cache_->key();
+        return OkStatus();
       }
+      Log(LogLevel::kWarning, "unwind tables are not kept on disk", {{"why", cache.error().message}});
     }
+    if (::getrandom(key_.data(), key_.size(), 0) != static_cast<ssize_t>(key_.size())) return ErrnoError("getrandom");
     return OkStatus();
+  }
+
+  // Waits for the thread, but not for ever.
+  void End() {
+    std::unique_lock lock(mutex_);
+    ending_ = true;
+    Signal(stop_.get());
+    work_.notify_one();
+    if (!ended_.wait_for(lock, std::chrono::nanoseconds(kEndNs), [&] { return !running_; })) {
+      Log(LogLevel::kWarning, "the unwind table of a file that can't be read is left behind", {});
+    }
   }
 
   void Add(uint64_t number, Job job) {
     {
       std::lock_guard lock(mutex_);
       jobs_.emplace(number, std::move(job));
-      if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+      if (!running_) {
+        running_ = true;
+        std::thread([self = shared_from_this()] { self->Run(); }).detach();
+      }
     }
     work_.notify_one();
   }
@@ -193,17 +161,22 @@ class Worker {
     std::lock_guard lock(mutex_);
     return std::exchange(done_, {});
   }
-  // Forgets what has not begun; the compiler ends when it is done with what has.
+  // Whether the owner has a table of this content: no other file of it is compiled.
+  void SetKnown(const std::string& content, bool known) {
+    std::lock_guard lock(mutex_);
+    if (known) known_.insert(content);
+    else known_.erase(content);
+  }
+  // Forgets all; what has begun is kept on disk only, and the compiler ends then.
   void Drop() {
     std::map<uint64_t, Job> dropped;
+    std::vector<std::pair<uint64_t, Done>> done;
     {
       std::lock_guard lock(mutex_);
       dropped.swap(jobs_);
-      for (const auto& [number, job] : dropped) {
-        Done done;
-        done.table = Error{ErrorCode::kGone, "given up"};
-        done_.emplace_back(number, std::move(done));
-      }
+      done.swap(done_);
+      known_.clear();
+      ++generation_;
       idle_at_once_ = true;
     }
     work_.notify_one();
@@ -213,6 +186,12 @@ class Worker {
   uint64_t damaged() const { return damaged_; }
 
  private:
+  // Whose files are wanted.
+  struct Owner {
+    uint64_t turn = 0;         // when it had its last
+    int64_t limited_ns = 0;    // when a file of it ran into a limit
+  };
+
   void Run() {
     ::pthread_setname_np(::pthread_self(), "unwind-tables");
     CompilerProcess compiler(options_.compiler, stop_.get(), options_.limits);
@@ -229,73 +208,110 @@ class Worker {
         idle_at_once_ = false;
         continue;
       }
-      auto next = std::max_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a.second.wanted < b.second.wanted; });
-      const uint64_t number = next->first;
+      auto next = Next();
+      const uint64_t number = next->first, generation = generation_;
       Job job = std::move(next->second);
       jobs_.erase(next);
       lock.unlock();
-      Done done = job.hash ? Hash(job) : Make(job, compiler);
-      done.file = std::move(job.file);
+      Done done = Make(job, compiler);
+      const bool limited = !done.table.ok() && done.table.error().code == ErrorCode::kExhausted;
+      const uint64_t owner = job.owner;
+      job = Job();
       cpu_ns_ = compiler.cpu_ns();
       lock.lock();
+      if (limited) owners_[owner].limited_ns = NowNs(CLOCK_MONOTONIC);
+      if (generation != generation_) continue;
+      if (!done.content.empty()) known_.insert(done.content);
       done_.emplace_back(number, std::move(done));
       Signal(wake_.get());
     }
+    lock.unlock();
+    compiler.Stop();
+    lock.lock();
+    running_ = false;
+    ended_.notify_all();
   }
 
-  Done Hash(const Job& job) {
-    Done done;
-    std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
-    XXH3_128bits_reset_withSeed(state.get(), seed_);
-    std::vector<char> part(1 << 20);
-    for (uint64_t at = 0; at < job.bytes;) {
-      ssize_t got = ::pread(job.fd, part.data(), part.size(), static_cast<off_t>(at));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) break;  // cut since: what is there of it
-      XXH3_128bits_update(state.get(), part.data(), static_cast<size_t>(got));
-      at += static_cast<uint64_t>(got);
+  // Owners take turns; one of whom a file ran into a limit is behind all others.
+  std::map<uint64_t, Job>::iterator Next() {
+    const int64_t now = NowNs(CLOCK_MONOTONIC);
+    if (owners_.size() > kMaxOwners) {
+      std::erase_if(owners_, [&](const auto& owner) { return now - owner.second.limited_ns > kLimitedNs || owner.second.limited_ns == 0; });
+      if (owners_.size() > kMaxOwners) owners_.clear();
     }
-    XXH128_hash_t hash = XXH3_128bits_digest(state.get());
-    done.content = Hex(hash.high64) + Hex(hash.low64);
-    return done;
+    struct Place {
+      bool limited;
+      uint64_t turn;
+      uint64_t wanted;  // the more the earlier
+      bool operator<(const Place& other) const { return std::tie(limited, turn, other.wanted) < std::tie(other.limited, other.turn, wanted); }
+    };
+    auto best = jobs_.begin();
+    std::optional<Place> best_place;
+    for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
+      const auto owner = owners_.find(it->second.owner);
+      Place place{false, 0, it->second.wanted};
+      if (owner != owners_.end()) {
+        place.limited = owner->second.limited_ns != 0 && now - owner->second.limited_ns < kLimitedNs;
+        place.turn = owner->second.turn;
+      }
+      if (!best_place || place < *best_place) {
+        best = it;
+        best_place = place;
+      }
+    }
+    owners_[best->second.owner].turn = ++turn_;
+    return best;
+  }
+
+  // By build id, for the owner of this machine has put it there; names that a file gives lead nowhere.
+  UniqueFd OpenDebugFile(const Job& job, CompilerProcess::File* debug) {
+    if (job.build_id.size() < 2 || options_.debug_directory.empty()) return {};
+    const std::string id = HexEncode(job.build_id);
+    Result<UniqueFd> fd = symbols::OpenBeneath(options_.debug_directory, ".build-id/" + id.substr(0, 2) + "/" + id.substr(2) + ".debug");
+    struct stat st;
+    if (!fd.ok() || !HasBuildId(*fd, job.build_id) || ::fstat(fd->get(), &st) != 0) return {};
+    *debug = {fd->get(), static_cast<uint64_t>(st.st_size)};
+    return *std::move(fd);
   }
 
   Done Make(const Job& job, CompilerProcess& compiler) {
     Done done;
-    UniqueFd debug_fd;
+    done.content = job.content;
+    if (!job.content.empty() && LoadKept(&done)) return done;
     CompilerProcess::File debug;
-    for (const std::string& path : job.debug_paths) {
-      debug_fd = OpenRegular(path, &debug.bytes);
-      if (debug_fd.valid() && BuildId(debug_fd) == job.build_id) break;
-      debug_fd.Reset();
-    }
-    debug.fd = debug_fd.get();
-    const std::string name =
-        job.cache_name.empty() || !cache_ ? "" : options_.compiler_version + "-" + job.cache_name + (debug_fd.valid() ? "-debug" : "");
-    if (!name.empty()) {
-      Result<std::optional<CompiledTable>> kept = cache_->Load(name);
-      if (kept.ok()) {
-        done.table = std::move(kept);
-        done.from_disk = true;
-        return done;
-      }
-      if (kept.error().code == ErrorCode::kInvalid) {
-        ++damaged_;
-        Log(LogLevel::kWarning, "a file of the unwind table cache is damaged", {{"why", kept.error().message}});
-      }
-    }
+    const UniqueFd debug_fd = OpenDebugFile(job, &debug);
     Result<std::string> bytes = Error{};
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-      bytes = compiler.Compile({job.fd, job.bytes}, debug);
+      Result<std::string> content = compiler.Identify({job.fd, job.bytes}, debug, key_);
+      if (!content.ok()) {
+        bytes = content.error();
+      } else {
+        if (!job.content.empty() && *content != job.content) {
+          done.table = Error{ErrorCode::kGone, "it has changed since it was first seen"};
+          return done;
+        }
+        if (*content != done.content) {
+          done.content = *content;
+          if (IsKnown(done.content)) {
+            done.known = true;
+            return done;
+          }
+          if (LoadKept(&done)) return done;
+        }
+        bytes = compiler.Compile();
+      }
       if (bytes.ok() || bytes.error().code != ErrorCode::kUnavailable) break;
     }
     done.compiled = true;
-    if (!bytes.ok()) {
-      if (bytes.error().code != ErrorCode::kNotFound) {
-        done.table = bytes.error();
-        return done;
-      }
-    } else {
+    if (!bytes.ok() && bytes.error().code != ErrorCode::kNotFound) {
+      done.table = bytes.error();
+      // Not because of the content, perhaps: others of the same have another chance.
+      const bool lasts = bytes.error().code == ErrorCode::kInvalid || bytes.error().code == ErrorCode::kExhausted;
+      if (!lasts) done.content.clear();
+      else if (cache_ && !done.content.empty()) Kept(cache_->StoreProblem(Name(done.content), bytes.error().message));
+      return done;
+    }
+    if (bytes.ok()) {
       Result<CompiledTable> table = Parse(*bytes);
       if (!table.ok()) {
         done.table = table.error().WithContext("the compiler of unwind tables gave a table that is none");
@@ -303,17 +319,41 @@ class Worker {
       }
       done.table = std::optional<CompiledTable>(*std::move(table));
     }
-    if (!name.empty()) {
-      Status stored = cache_->Store(name, bytes.ok() ? std::string_view(*bytes) : std::string_view());
-      if (!stored.ok() && !std::exchange(store_failed_, true)) {
-        Log(LogLevel::kWarning, "an unwind table can't be kept on disk", {{"why", stored.error().message}});
-      }
-    }
+    if (cache_) Kept(cache_->Store(Name(done.content), bytes.ok() ? std::string_view(*bytes) : std::string_view()));
     return done;
   }
 
+  std::string Name(const std::string& content) const { return options_.compiler.version + "-" + content; }
+
+  bool IsKnown(const std::string& content) {
+    std::lock_guard lock(mutex_);
+    return known_.contains(content);
+  }
+
+  // True: the disk had it.
+  bool LoadKept(Done* done) {
+    if (!cache_) return false;
+    Result<DiskCache::Kept> kept = cache_->Load(Name(done->content));
+    if (kept.ok()) {
+      if (kept->problem.empty()) done->table = std::move(kept->table);
+      else done->table = Error{ErrorCode::kInvalid, kept->problem};
+      done->from_disk = true;
+      return true;
+    }
+    if (kept.error().code == ErrorCode::kInvalid) {
+      ++damaged_;
+      Log(LogLevel::kWarning, "a file of the unwind table cache is damaged", {{"why", kept.error().message}});
+    }
+    return false;
+  }
+
+  void Kept(const Status& stored) {
+    if (stored.ok() || std::exchange(store_failed_, true)) return;
+    Log(LogLevel::kWarning, "an unwind table can't be kept on disk", {{"why", stored.error().message}});
+  }
+
   const Options options_;
-  const uint64_t seed_ = ParseUint(RandomHex(8), 16).value_or(0);  // nobody can make two files that look alike
+  HashKey key_{};
   UniqueFd stop_, wake_;
   std::unique_ptr<DiskCache> cache_;
   bool store_failed_ = false;
@@ -321,24 +361,29 @@ class Worker {
   std::atomic<uint64_t> damaged_{0};
 
   std::mutex mutex_;
-  std::condition_variable work_;
+  std::condition_variable work_, ended_;
   std::map<uint64_t, Job> jobs_;
+  std::unordered_map<uint64_t, Owner> owners_;
+  std::unordered_set<std::string> known_;
   std::vector<std::pair<uint64_t, Done>> done_;
-  bool ending_ = false, idle_at_once_ = false;
-  std::thread thread_;
+  uint64_t turn_ = 0, generation_ = 0;
+  bool ending_ = false, idle_at_once_ = false, running_ = false;
 };
 
 class TablesImpl final : public Tables {
  public:
   TablesImpl(Options options, Worker::Options worker)
-      : options_(std::move(options)), worker_(std::move(worker)), space_(options_.memory, options_.memory ? options_.budget_bytes : 0) {}
-  ~TablesImpl() override { Release(); }
-  Status Start() { return worker_.Start(); }
+      : options_(std::move(options)), worker_(std::make_shared<Worker>(std::move(worker))), space_(options_.memory, options_.memory ? options_.budget_bytes : 0) {}
+  ~TablesImpl() override {
+    Release();
+    worker_->End();
+  }
+  Status Start() { return worker_->Start(); }
 
-  State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) override;
+  State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner) override;
   std::shared_ptr<const CompiledTable> Get(const std::shared_ptr<symbols::MappedFile>& file, State* state) override;
   size_t Poll() override;
-  int wake_fd() const override { return worker_.wake_fd(); }
+  int wake_fd() const override { return worker_->wake_fd(); }
   void Release() override;
   Stats stats() const override;
   std::vector<FileInfo> files() const override;
@@ -349,8 +394,10 @@ class TablesImpl final : public Tables {
     uint64_t number = 0;
     std::string identity;
     FileInfo info;
+    uint64_t owner = 0;     // who wanted it last
     bool working = false;   // the worker has it
     int64_t again_ns = 0;   // a failure: then it is tried again; 0: never
+    bool no_compiler = false;  // a failure: of the compiler, not of the file
     std::unordered_set<unwind_file_key, KeyHash, KeyEqual> keys;
     std::shared_ptr<const CompiledTable> compiled;  // null: not kept in our memory just now
     size_t compiled_bytes = 0;
@@ -373,12 +420,12 @@ class TablesImpl final : public Tables {
     Table* table;
   };
 
-  Table& Find(const std::shared_ptr<symbols::MappedFile>& file);
-  Table& Add(std::string identity, const std::shared_ptr<symbols::MappedFile>& file);
+  Table& Find(const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner);
+  Table& Add(std::string identity, const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner);
   void Ask(Table& table, const std::shared_ptr<symbols::MappedFile>& file);
   void AskAgain(Table& table, const std::shared_ptr<symbols::MappedFile>& file, int64_t now);
   void Settle(Table& table, Done done, int64_t now);
-  void Identify(Table& table, const std::string& content, const std::shared_ptr<symbols::MappedFile>& file);
+  Table& Identify(Table& table, const std::string& content);
   void Keep(Table& table, CompiledTable compiled, int64_t now);
   void Drop(Table& table);
   void AddKey(Table& table, const unwind_file_key& key);
@@ -393,12 +440,12 @@ class TablesImpl final : public Tables {
   void FreeDue(int64_t now);
   void Measure(int64_t now);
   void KeepBudget(int64_t now);
-  void Erase(Table& table);
+  void EraseUnused();
   uint64_t UsedNs(const Table& table) const;
   static void Warm(Table& table, double by, int64_t now);
 
   const Options options_;
-  Worker worker_;
+  std::shared_ptr<Worker> worker_;
   ChunkSpace space_;
   uint64_t next_number_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Table>> tables_;
@@ -416,14 +463,15 @@ class TablesImpl final : public Tables {
 
 // --- What is asked for ---
 
-State TablesImpl::Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) {
+State TablesImpl::Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner) {
   auto it = keys_.find(key);
   Table* table = it == keys_.end() ? nullptr : it->second;
   // What could not be opened for one process may be for another.
   if (!table || (table->info.state == State::kFailed && file->elf && known_.find(file.get()) == known_.end())) {
-    table = &Find(file);
+    table = &Find(file, owner);
     AddKey(*table, key);
   }
+  table->owner = owner;
   if (table->placement) return table->info.state;
   const int64_t now = NowNs(CLOCK_MONOTONIC);
   AskAgain(*table, file, now);
@@ -447,7 +495,7 @@ State TablesImpl::Want(const unwind_file_key& key, const std::shared_ptr<symbols
 }
 
 std::shared_ptr<const CompiledTable> TablesImpl::Get(const std::shared_ptr<symbols::MappedFile>& file, State* state) {
-  Table& table = Find(file);
+  Table& table = Find(file, 0);
   const int64_t now = NowNs(CLOCK_MONOTONIC);
   table.got_ns = now;
   AskAgain(table, file, now);
@@ -456,7 +504,7 @@ std::shared_ptr<const CompiledTable> TablesImpl::Get(const std::shared_ptr<symbo
   return table.compiled;
 }
 
-TablesImpl::Table& TablesImpl::Find(const std::shared_ptr<symbols::MappedFile>& file) {
+TablesImpl::Table& TablesImpl::Find(const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner) {
   if (auto it = known_.find(file.get()); it != known_.end()) {
     if (it->second.file.lock() == file) return *it->second.table;
     known_.erase(it);
@@ -465,33 +513,20 @@ TablesImpl::Table& TablesImpl::Find(const std::shared_ptr<symbols::MappedFile>& 
     std::erase_if(known_, [](const auto& entry) { return entry.second.file.expired(); });
     sweep_known_at_ = std::max<size_t>(1024, 2 * known_.size());
   }
-  std::string identity;
-  if (!file->elf) {
-    identity = "unreadable:" + file->path + ":" + file->problem;
-  } else if (!file->build_id.empty()) {
-    identity = HexEncode(file->build_id) + "-" + Hex(LayoutHash(*file->elf));
-  } else {
-    identity = kUnknownContent + std::to_string(next_number_);
-  }
+  std::string identity = file->elf ? kUnknownContent + std::to_string(next_number_) : "unreadable:" + file->path + ":" + file->problem;
   auto it = by_identity_.find(identity);
-  Table& table = it != by_identity_.end() ? *it->second : Add(std::move(identity), file);
+  Table& table = it != by_identity_.end() ? *it->second : Add(std::move(identity), file, owner);
   known_[file.get()] = {file, &table};
   return table;
 }
 
-TablesImpl::Table& TablesImpl::Add(std::string identity, const std::shared_ptr<symbols::MappedFile>& file) {
-  if (tables_.size() >= kMaxTables) {
-    // Of files that nobody maps any more, as far as is known here.
-    std::vector<Table*> unused;
-    for (const auto& [number, table] : tables_) {
-      if (table->keys.empty() && !table->working) unused.push_back(table.get());
-    }
-    for (Table* table : unused) Erase(*table);
-  }
+TablesImpl::Table& TablesImpl::Add(std::string identity, const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner) {
+  if (tables_.size() >= kMaxTables) EraseUnused();
   auto owned = std::make_unique<Table>();
   Table& table = *owned;
   table.number = next_number_++;
   table.identity = identity;
+  table.owner = owner;
   table.info.path = file->path;
   table.info.build_id = HexEncode(file->build_id);
   by_identity_[std::move(identity)] = &table;
@@ -507,7 +542,7 @@ TablesImpl::Table& TablesImpl::Add(std::string identity, const std::shared_ptr<s
 
 void TablesImpl::AskAgain(Table& table, const std::shared_ptr<symbols::MappedFile>& file, int64_t now) {
   if (table.working) {
-    worker_.WantMore(table.number);
+    worker_->WantMore(table.number);
   } else if (table.info.state == State::kPending || (table.info.state == State::kFailed && table.again_ns != 0 && now >= table.again_ns)) {
     Ask(table, file);
   }
@@ -533,20 +568,11 @@ void TablesImpl::Ask(Table& table, const std::shared_ptr<symbols::MappedFile>& f
     job.fd = job.copy.get();
     job.bytes = bytes.size();
   }
-  if (file->build_id.empty()) {
-    job.hash = table.identity.starts_with(kUnknownContent);
-  } else {
-    const std::string id = HexEncode(file->build_id);
-    job.build_id = file->build_id;
-    job.cache_name = table.identity;
-    job.debug_paths = {options_.debug_directory + "/.build-id/" + id.substr(0, 2) + "/" + id.substr(2) + ".debug"};
-    if (std::string link = DebugLink(*file->elf); !link.empty() && file->path.starts_with('/')) {
-      const std::string folder = file->path.substr(0, file->path.rfind('/') + 1);
-      for (const std::string& at : {options_.debug_directory + folder, folder, folder + ".debug/"}) job.debug_paths.push_back(at + link);
-    }
-  }
+  job.build_id = file->build_id;
+  job.owner = table.owner;
+  if (!table.identity.starts_with(kUnknownContent)) job.content = table.identity;
   table.working = true;
-  worker_.Add(table.number, std::move(job));
+  worker_->Add(table.number, std::move(job));
 }
 
 // --- What the worker brings ---
@@ -554,17 +580,14 @@ void TablesImpl::Ask(Table& table, const std::shared_ptr<symbols::MappedFile>& f
 size_t TablesImpl::Poll() {
   const int64_t now = NowNs(CLOCK_MONOTONIC);
   size_t ready = 0;
-  for (auto& [number, done] : worker_.Take()) {
+  for (auto& [number, done] : worker_->Take()) {
     auto it = tables_.find(number);
     if (it == tables_.end()) continue;
-    Table& table = *it->second;
-    table.working = false;
-    if (!done.content.empty()) {
-      Identify(table, done.content, done.file);
-      continue;
-    }
-    Settle(table, std::move(done), now);
-    if (table.info.state != State::kPending) ++ready;
+    Table* table = it->second.get();
+    table->working = false;
+    if (!done.content.empty() && done.content != table->identity) table = &Identify(*table, done.content);
+    if (!done.known) Settle(*table, std::move(done), now);
+    if (table->info.state != State::kPending) ++ready;
   }
   FreeDue(now);
   if (now - pressure_ns_ < kPressureNs && now - measured_ns_ >= kHeatStepNs) Measure(now);
@@ -587,13 +610,14 @@ void TablesImpl::Settle(Table& table, Done done, int64_t now) {
   if (done.from_disk) ++from_disk_;
   if (!done.table.ok()) {
     const Error& error = done.table.error();
-    if (error.code == ErrorCode::kGone) return;  // asked for again when it is wanted again
+    const bool lasts = error.code == ErrorCode::kInvalid || error.code == ErrorCode::kExhausted;
+    // Asked for again when it is wanted again: by then another file of the same content may do.
+    if (error.code == ErrorCode::kGone || (table.info.state == State::kReady && !lasts)) return;
     table.info.state = State::kFailed;
     table.info.problem = error.message;
-    table.again_ns = error.code == ErrorCode::kInternal ? now + kStartAgainNs : 0;
-    if (table.again_ns == 0) {
-      for (const unwind_file_key& key : table.keys) PutKey(table, key);
-    }
+    table.no_compiler = error.code == ErrorCode::kInternal;
+    table.again_ns = lasts ? 0 : now + (table.no_compiler ? kStartAgainNs : kTryAgainNs);
+    for (const unwind_file_key& key : table.keys) PutKey(table, key);
     return;
   }
   table.info.problem.clear();
@@ -607,29 +631,29 @@ void TablesImpl::Settle(Table& table, Done done, int64_t now) {
   if (!table.keys.empty()) Queue(table);
 }
 
-// Files without build id are one when their content is.
-void TablesImpl::Identify(Table& table, const std::string& content, const std::shared_ptr<symbols::MappedFile>& file) {
+// Files are one when their content is. Returns whose that is.
+TablesImpl::Table& TablesImpl::Identify(Table& table, const std::string& content) {
   by_identity_.erase(table.identity);
-  table.identity = "content:" + content;
-  auto [it, is_new] = by_identity_.emplace(table.identity, &table);
-  if (is_new) {
-    Ask(table, file);
-    return;
-  }
+  table.identity = content;
+  auto [it, is_new] = by_identity_.emplace(content, &table);
+  if (is_new) return table;
   Table& other = *it->second;
   for (const unwind_file_key& key : std::exchange(table.keys, {})) AddKey(other, key);
   for (auto& [pointer, known] : known_) {
     if (known.table == &table) known.table = &other;
   }
   tables_.erase(table.number);
+  if (other.compiled) Queue(other);
+  return other;
 }
 
 void TablesImpl::Keep(Table& table, CompiledTable compiled, int64_t now) {
   Drop(table);
+  for (MissingRule& rule : compiled.missing) rule.what = SanitizeName(rule.what, kMaxMissingText);
   table.info.rows = compiled.rows.size();
   table.info.unsupported_rows = compiled.unsupported_rows;
   table.info.bytes = ChunkSpace::BytesOf(compiled);
-  table.info.missing = compiled.missing;
+  table.info.missing.clear();
   table.info.sources = compiled.sources;
   table.compiled_bytes = compiled.memory_bytes();
   table.compiled = std::make_shared<const CompiledTable>(std::move(compiled));
@@ -639,6 +663,8 @@ void TablesImpl::Keep(Table& table, CompiledTable compiled, int64_t now) {
 
 void TablesImpl::Drop(Table& table) {
   if (!table.compiled) return;
+  // The most frequent comes first.
+  if (!table.compiled->missing.empty()) table.info.missing = {table.compiled->missing[0]};
   table.compiled.reset();
   user_bytes_ -= table.compiled_bytes;
 }
@@ -656,14 +682,21 @@ void TablesImpl::KeepBudget(int64_t now) {
   }
 }
 
-void TablesImpl::Erase(Table& table) {
-  const int64_t now = NowNs(CLOCK_MONOTONIC);
-  for (const unwind_file_key& key : std::exchange(table.keys, {})) RemoveKey(key, now);
-  Drop(table);
-  if (table.waiting) std::erase(waiting_, &table);
-  by_identity_.erase(table.identity);
-  std::erase_if(known_, [&](const auto& entry) { return entry.second.table == &table; });
-  tables_.erase(table.number);
+// Tables of files that nobody maps any more, as far as is known here.
+void TablesImpl::EraseUnused() {
+  std::unordered_set<const Table*> unused;
+  for (const auto& [number, table] : tables_) {
+    if (table->keys.empty() && !table->working) unused.insert(table.get());
+  }
+  std::erase_if(waiting_, [&](const Table* table) { return unused.contains(table); });
+  std::erase_if(known_, [&](const auto& entry) { return unused.contains(entry.second.table); });
+  std::erase_if(tables_, [&](const auto& entry) {
+    if (!unused.contains(entry.second.get())) return false;
+    Drop(*entry.second);
+    worker_->SetKnown(entry.second->identity, false);
+    by_identity_.erase(entry.second->identity);
+    return true;
+  });
 }
 
 // --- The programs' memory ---
@@ -691,7 +724,7 @@ void TablesImpl::AddKey(Table& table, const unwind_file_key& key) {
 
 // Says to the programs what is known of a file, if it is known.
 void TablesImpl::PutKey(Table& table, const unwind_file_key& key) {
-  const bool tells_nothing = table.info.state == State::kNothing || (table.info.state == State::kFailed && table.again_ns == 0);
+  const bool tells_nothing = table.info.state == State::kNothing || (table.info.state == State::kFailed && !table.no_compiler);
   if (!options_.memory || (!table.placement && !tells_nothing)) return;
   Status put = options_.memory->PutFile(key, table.placement ? table.placement->table : 0);
   if (!put.ok() && !std::exchange(put_failed_, true)) {
@@ -711,6 +744,13 @@ void TablesImpl::RemoveKey(const unwind_file_key& key, int64_t now) {
 
 void TablesImpl::Queue(Table& table) {
   if (!options_.memory || table.placement || table.waiting || table.too_large) return;
+  // One file of many does not take the room of all others.
+  if (const uint64_t most = std::max<uint64_t>(options_.budget_bytes / 4, UNWIND_CHUNK_BYTES); table.info.bytes > most) {
+    table.too_large = true;
+    table.info.problem = "its table of " + std::to_string(table.info.bytes >> 10) + " KiB is larger than a quarter of the budget for unwind tables (" +
+                         std::to_string(most >> 10) + " KiB): raise that budget";
+    return;
+  }
   table.waiting = true;
   table.tries = 0;
   waiting_.push_back(&table);
@@ -757,7 +797,11 @@ std::optional<std::vector<TablesImpl::Table*>> TablesImpl::Victims(Table& table,
     Warm(*other, 0, now);
     placed.push_back(other.get());
   }
-  std::sort(placed.begin(), placed.end(), [](const Table* a, const Table* b) { return a->heat != b->heat ? a->heat < b->heat : a->used_ns < b->used_ns; });
+  // Those whose room is used least.
+  std::sort(placed.begin(), placed.end(), [](const Table* a, const Table* b) {
+    const double left = a->heat * static_cast<double>(b->placement->bytes), right = b->heat * static_cast<double>(a->placement->bytes);
+    return left != right ? left < right : a->used_ns < b->used_ns;
+  });
   uint64_t found = 0;
   double heat = 0;
   for (size_t i = 0; i < placed.size(); ++i) {
@@ -811,7 +855,7 @@ uint64_t TablesImpl::UsedNs(const Table& table) const {
 }
 
 void TablesImpl::Release() {
-  worker_.Drop();
+  worker_->Drop();
   for (Table* table : waiting_) table->waiting = false;
   waiting_.clear();
   for (const auto& [key, table] : keys_) {
@@ -823,9 +867,13 @@ void TablesImpl::Release() {
   freed_.clear();
   freed_bytes_ = 0;
   space_.Clear();
-  known_.clear();
-  std::erase_if(by_identity_, [](const auto& entry) { return !entry.second->compiled && !entry.second->working; });
-  std::erase_if(tables_, [](const auto& entry) { return !entry.second->compiled && !entry.second->working; });
+  std::erase_if(known_, [](const auto& entry) { return !entry.second.table->compiled; });
+  std::erase_if(by_identity_, [](const auto& entry) { return !entry.second->compiled; });
+  std::erase_if(tables_, [](const auto& entry) { return !entry.second->compiled; });
+  for (const auto& [number, table] : tables_) {
+    table->working = false;
+    worker_->SetKnown(table->identity, true);
+  }
 }
 
 Tables::Stats TablesImpl::stats() const {
@@ -843,11 +891,11 @@ Tables::Stats TablesImpl::stats() const {
   }
   stats.compiled = compiled_;
   stats.from_disk = from_disk_;
-  stats.damaged = worker_.damaged();
+  stats.damaged = worker_->damaged();
   stats.evictions = evictions_;
   stats.chunk_bytes = space_.chunk_bytes();
   stats.user_bytes = user_bytes_;
-  stats.compile_cpu_ns = worker_.compile_cpu_ns();
+  stats.compile_cpu_ns = worker_->compile_cpu_ns();
   return stats;
 }
 
@@ -856,6 +904,7 @@ std::vector<Tables::FileInfo> TablesImpl::files() const {
   for (const auto& [number, table] : tables_) {
     files.push_back(table->info);
     files.back().placed = table->placement.has_value();
+    if (table->compiled) files.back().missing = table->compiled->missing;
   }
   return files;
 }
@@ -864,12 +913,9 @@ std::vector<Tables::FileInfo> TablesImpl::files() const {
 
 Result<std::unique_ptr<Tables>> Tables::Create(Options options) {
   Worker::Options worker;
-  worker.compiler = options.compiler;
-  if (worker.compiler.empty()) {
-    ASSIGN_OR_RETURN(worker.compiler, DefaultCompiler());
-  }
-  ASSIGN_OR_RETURN(worker.compiler_version, CompilerVersion(worker.compiler));
+  ASSIGN_OR_RETURN(worker.compiler, OpenCompiler(options.compiler));
   worker.cache_directory = options.cache_directory;
+  worker.debug_directory = options.debug_directory;
   worker.limits.cpu_ns = options.compile_limit_ns;
   worker.limits.wall_ns = 6 * options.compile_limit_ns;
   auto tables = std::make_unique<TablesImpl>(std::move(options), std::move(worker));

@@ -14,8 +14,7 @@
 
 namespace borescope::unwind {
 
-// The tables of all files of the wanted processes: compiled once for each build id and layout (else content) in a confined child, cached on
-// disk, placed in the programs' memory under one budget; the least used leave first, and only for those that are used more.
+// The tables of all files of the wanted processes: compiled once for each content in a confined child, cached on disk, placed in the programs' memory under one budget; the least used leave first, and only for those that are used more.
 // One owner thread, but for the worker it runs itself.
 class Tables {
  public:
@@ -25,7 +24,7 @@ class Tables {
     size_t user_budget_bytes = 16 << 20;    // of tables kept for unwinding in user space
     std::string compiler = "";              // path of borescope-unwind-tables; empty: beside /proc/self/exe
     std::string cache_directory = "";       // empty: no cache on disk
-    std::string debug_directory = "/usr/lib/debug";  // separate debug files, by build id or .gnu_debuglink
+    std::string debug_directory = "/usr/lib/debug";  // separate debug files, by build id
     int64_t compile_limit_ns = 10'000'000'000;       // CPU time for one file
   };
   enum class State : uint8_t { kPending, kReady, kNothing, kFailed };  // kNothing: the file tells nothing; kFailed: see problem()
@@ -50,7 +49,8 @@ class Tables {
   virtual ~Tables() = default;
 
   // The kernel knows `file` as `key`; asks for its table to be compiled and placed. Cheap when known. The file's descriptor is used.
-  virtual State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) = 0;
+  // owner: a number of whose file it is (cgroup id): owners take turns at the compiler.
+  virtual State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner = 0) = 0;
   // The table itself, for unwinding in user space; null: state says why. Asks for it when it is not there (any more).
   virtual std::shared_ptr<const CompiledTable> Get(const std::shared_ptr<symbols::MappedFile>& file, State* state) = 0;
   // Takes what the compiler has finished, places, evicts. Call it at each drain; returns how many files became ready.

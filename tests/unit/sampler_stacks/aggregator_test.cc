@@ -75,7 +75,7 @@ class FakeTables final : public unwind::Tables {
     }
     table_->page_rows.push_back(static_cast<uint32_t>(table_->rows.size()));
   }
-  State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file) override {
+  State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file, uint64_t) override {
     wanted.emplace_back(key, file->path);
     return State::kPending;
   }

@@ -37,7 +37,7 @@ unwind_regs Registers(const user_regs_struct& r) {
 // Made here, at once, for each file that is asked for.
 class LocalTables final : public unwind::Tables {
  public:
-  State Want(const unwind_file_key&, const std::shared_ptr<symbols::MappedFile>&) override { return State::kReady; }
+  State Want(const unwind_file_key&, const std::shared_ptr<symbols::MappedFile>&, uint64_t) override { return State::kReady; }
   std::shared_ptr<const unwind::CompiledTable> Get(const std::shared_ptr<symbols::MappedFile>& file, State* state) override {
     auto [it, added] = tables_.try_emplace(file);
     if (added) {

@@ -32,11 +32,63 @@ TEST(DiskCache, KeepsTablesAndWhatTellsNothing) {
   auto cache = DiskCache::Open(path);
   ASSERT_TRUE(cache.ok());
   auto a = (*cache)->Load("a");
-  ASSERT_TRUE(a.ok() && a->has_value());
-  EXPECT_EQ(Serialize(**a), Serialize(table));
+  ASSERT_TRUE(a.ok() && a->table);
+  EXPECT_EQ(Serialize(*a->table), Serialize(table));
   auto b = (*cache)->Load("b");
   ASSERT_TRUE(b.ok());
-  EXPECT_FALSE(b->has_value());
+  EXPECT_FALSE(b->table);
+  EXPECT_EQ(b->problem, "");
+}
+
+TEST(DiskCache, ProblemsAreKeptForADay) {
+  testing::TemporaryDirectory directory;
+  auto cache = DiskCache::Open(directory.path());
+  ASSERT_TRUE(cache.ok());
+  ASSERT_TRUE((*cache)->StoreProblem("x", "took too long\x1b[31m").ok());
+  auto kept = (*cache)->Load("x");
+  ASSERT_TRUE(kept.ok());
+  EXPECT_FALSE(kept->table);
+  EXPECT_EQ(kept->problem.substr(0, 13), "took too long");
+  EXPECT_EQ(kept->problem.find('\x1b'), std::string::npos);
+  timespec times[2] = {{time(nullptr) - 25 * 3600, 0}, {time(nullptr) - 25 * 3600, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, (directory.path() + "/x").c_str(), times, 0), 0);
+  EXPECT_EQ((*cache)->Load("x").status().error().code, ErrorCode::kNotFound);
+}
+
+TEST(DiskCache, TheKeyIsItsOwnAndStays) {
+  testing::TemporaryDirectory directory;
+  const std::string path = directory.path() + "/cache", key = path + "/.key";
+  const HashKey first = (*DiskCache::Open(path))->key();
+  EXPECT_NE(first, HashKey{});
+  struct stat st;
+  ASSERT_EQ(stat(key.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0600u);
+  EXPECT_EQ((*DiskCache::Open(path))->key(), first);
+  EXPECT_NE((*DiskCache::Open(directory.path() + "/other"))->key(), first);
+  // One that others could read, or half of one, is no secret.
+  ASSERT_EQ(chmod(key.c_str(), 0644), 0);
+  const HashKey second = (*DiskCache::Open(path))->key();
+  EXPECT_NE(second, first);
+  std::filesystem::resize_file(key, 100);
+  EXPECT_NE((*DiskCache::Open(path))->key(), second);
+  // It is no table that makes room.
+  auto cache = DiskCache::Open(path, 10'000);
+  const HashKey third = (*cache)->key();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE((*cache)->Store("n" + std::to_string(i), std::string(1000, 'x')).ok());
+  EXPECT_EQ((*DiskCache::Open(path))->key(), third);
+}
+
+TEST(DiskCache, ATemporaryNameThatStandsThereIsNotFollowed) {
+  testing::TemporaryDirectory directory;
+  auto cache = DiskCache::Open(directory.path() + "/cache");
+  ASSERT_TRUE(cache.ok());
+  const std::string victim = directory.path() + "/victim";
+  std::ofstream(victim) << "precious";
+  ASSERT_EQ(link(victim.c_str(), (directory.path() + "/cache/.new-" + std::to_string(getpid())).c_str()), 0);
+  ASSERT_TRUE((*cache)->Store("x", "").ok());
+  std::string text;
+  std::ifstream(victim) >> text;
+  EXPECT_EQ(text, "precious");
 }
 
 TEST(DiskCache, DamageIsFoundAndRemoved) {

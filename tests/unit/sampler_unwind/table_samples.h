@@ -99,7 +99,7 @@ inline std::string ElfText(const Order& order, const std::string& build_id) {
   Elf64_Phdr load{}, notes{};
   load.p_type = PT_LOAD;
   load.p_flags = PF_R | PF_X;
-  load.p_filesz = load.p_memsz = 4096;
+  load.p_filesz = load.p_memsz = 1 << 20;  // all of it
   notes.p_type = PT_NOTE;
   notes.p_offset = sizeof(header) + 2 * sizeof(Elf64_Phdr);
   notes.p_filesz = note.size();

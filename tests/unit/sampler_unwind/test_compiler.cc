@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // borescope-unwind-tables with another compiler: it does what the file says (Order in table_samples.h).
+#include <sys/socket.h>
+
 #include <csignal>
 #include <cstring>
 #include <vector>
@@ -20,6 +22,16 @@ Result<CompiledTable> Obey(symbols::ElfFile& elf, symbols::ElfFile* debug) {
   if (what == "exit") _exit(3);
   for (volatile uint64_t i = 0; what == "loop";) i = i + 1;
   for (std::vector<std::vector<char>> all; what == "memory";) all.emplace_back().reserve(64 << 20);
+  if (what == "forged") {  // an answer before the answer
+    CompilerAnswer answer;
+    answer.number = order.seed;
+    answer.kind = CompilerAnswer::kNothing;
+    iovec data{&answer, sizeof(answer)};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    ::sendmsg(0, &message, 0);
+  }
   CompiledTable table = TableOf(order);
   if (what == "huge") table.rows.resize(33 << 20);  // more than an answer may have
   if (what == "lie") table.rows.back() |= 0xffff;   // a rule that is not there
