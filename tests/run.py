@@ -242,7 +242,7 @@ SUITES = {
     "e2e": (suite_script("e2e/run", 1200, needs_bpf=True), "real control plane, real nodes, real processes", False),
     "tsan": (suite_tsan, "unit tests under ThreadSanitizer", True),
     "coverage": (suite_script("tests/coverage/run", 1200), "line coverage of the parsers by their fuzz targets", True),
-    "bench": (suite_script("bench/run", 1800, needs_bpf=True), "writes docs/bars.md", True),
+    "bench": (suite_script("bench/run", 3600, needs_bpf=True), "writes docs/bars.md", True),
 }
 
 
