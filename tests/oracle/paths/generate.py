@@ -419,8 +419,10 @@ class RustSource:
         raise ValueError(k)
 
     def text(self, module):
-        out = ["#![allow(unused_mut, unused_variables, unused_assignments, unused_unsafe, unreachable_code, unused_must_use, non_camel_case_types, static_mut_refs)]",
-               "use std::hint::black_box;", "use std::cmp::Ordering;", f"static mut SINK: u64 = {self.constant()};",
+        out = ["#![allow(unknown_lints, unused_mut, unused_variables, unused_assignments, unused_unsafe, unreachable_code, unused_must_use, non_camel_case_types, static_mut_refs)]",
+               "use std::cmp::Ordering;",
+               # std::hint's is younger than the compiler of Debian 12.
+               "#[inline(always)] fn black_box<T>(x: T) -> T { let kept = std::mem::ManuallyDrop::new(x); unsafe { std::ptr::read_volatile(&*kept) } }", f"static mut SINK: u64 = {self.constant()};",
                "#[repr(align(64))] struct Aligned([u64; 8]);", "trait Callable { fn call(&self, x: u64); }"]
         for n in sorted(self.p.nodes.values(), key=lambda n: self.draw.random()):
             if n.kind == "compare":
@@ -431,6 +433,6 @@ class RustSource:
             else:
                 returns = " -> !" if n.kind in ("escapes", "falls_off", "loop") else ""
                 out.append(f"#[inline(never)] fn {n.key}(mut x: u64){returns} {{ unsafe {{\n  {self.body(n)}\n}} }}")
-        out += ['unsafe extern "C" { fn prctl(option: i32, argument: u64) -> i32; fn alarm(seconds: u32) -> u32; }',
+        out += ['extern "C" { fn prctl(option: i32, argument: u64) -> i32; fn alarm(seconds: u32) -> u32; }',
                 f'fn main() {{ unsafe {{ prctl(1, 9); alarm(900); }} std::thread::spawn(|| {{ {self.p.roots[1].key}(2); }}); println!("ready"); {self.p.roots[0].key}(1); }}', ""]
         return "\n".join(out)

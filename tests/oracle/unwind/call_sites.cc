@@ -191,6 +191,8 @@ bool CallSites::Leads(uint64_t target, uint64_t callee, int depth, bool* indirec
   }
   std::vector<uint8_t> code(std::min<uint64_t>(from.end - from.start, kMaxFunctionBytes));
   if (!Read(from.start, code.data(), code.size())) return false;
+  // Hand-written functions fall through into the next one.
+  if (into.start >= from.end && into.start - from.end < 64) *indirect = true;
   std::vector<uint64_t> next;
   for (size_t i = 0; i + 2 <= code.size(); ++i) {
     const bool near = (code[i] == 0xe9 && i + 5 <= code.size()) || (code[i] == 0x0f && (code[i + 1] & 0xf0) == 0x80 && i + 6 <= code.size());

@@ -4,8 +4,10 @@
 #include <elfutils/libdwfl.h>
 #include <sys/uio.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 namespace borescope::oracle {
 namespace {
@@ -34,17 +36,23 @@ struct Elfutils::State {
     bool described = false, end = false, code = false;
   };
   std::map<uint64_t, Known> known;  // by the address that is looked up
+  std::map<uint64_t, uint64_t> executable;  // mappings: start, end
+
+  Dwfl_Module* ModuleAt(uint64_t address) const {
+    Dwfl_Module* module = dwfl_addrmodule(dwfl, address);  // the nearest one
+    Dwarf_Addr start = 0, end = 0;
+    if (module == nullptr || dwfl_module_info(module, nullptr, &start, &end, nullptr, nullptr, nullptr, nullptr) == nullptr) return nullptr;
+    return address >= start && address < end ? module : nullptr;
+  }
 
   Known Look(uint64_t address) {
     auto [it, fresh] = known.try_emplace(address);
     if (!fresh) return it->second;
     Known& k = it->second;
-    Dwfl_Module* module = dwfl_addrmodule(dwfl, address);
-    Dwarf_Addr start = 0, end = 0;
-    if (module == nullptr || dwfl_module_info(module, nullptr, &start, &end, nullptr, nullptr, nullptr, nullptr) == nullptr || address < start || address >= end) {
-      return k;
-    }
-    k.code = true;
+    auto mapping = executable.upper_bound(address);
+    k.code = mapping != executable.begin() && address < std::prev(mapping)->second;
+    Dwfl_Module* module = ModuleAt(address);
+    if (module == nullptr) return k;
     for (auto* get : {dwfl_module_eh_cfi, dwfl_module_dwarf_cfi}) {
       Dwarf_Addr bias = 0;
       Dwarf_CFI* cfi = get(module, &bias);
@@ -133,6 +141,13 @@ void Elfutils::ReadMappings() {
   if (state_->dwfl != nullptr) dwfl_end(state_->dwfl);
   state_->dwfl = dwfl_begin(&kCallbacks);
   state_->known.clear();
+  state_->executable.clear();
+  std::ifstream maps("/proc/" + std::to_string(state_->pid) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long start, end;
+    char permissions[5];
+    if (sscanf(line.c_str(), "%lx-%lx %4s", &start, &end, permissions) == 3 && permissions[2] == 'x') state_->executable[start] = end;
+  }
   dwfl_report_begin(state_->dwfl);
   dwfl_linux_proc_report(state_->dwfl, state_->pid);
   dwfl_report_end(state_->dwfl, nullptr, nullptr);
@@ -151,7 +166,9 @@ TrueStack Elfutils::Unwind(const unwind_regs& regs, uint64_t stack_start, std::s
   int result = dwfl_getthread_frames(s.dwfl, s.pid, OnFrame, &s);
   // elfutils takes a return address that it cannot find or read for the end.
   out.whole = result == 0 && s.at_end;
-  if (out.frames.empty()) {
+  if (out.frames.empty() && !s.Look(regs.pc).described) {
+    out.frames.push_back({regs.pc, false});  // it does not begin in code that it knows nothing of
+  } else if (out.frames.empty()) {
     out.problem = "no frame: " + std::string(dwfl_errmsg(-1));
   } else if (!out.whole && out.frames.back().described) {
     out.problem = s.astray                    ? "a return address that is not code"
@@ -165,7 +182,7 @@ TrueStack Elfutils::Unwind(const unwind_regs& regs, uint64_t stack_start, std::s
 
 std::string Elfutils::Describe(uint64_t pc) const {
   char text[64];
-  Dwfl_Module* module = dwfl_addrmodule(state_->dwfl, pc);
+  Dwfl_Module* module = state_->ModuleAt(pc);
   if (module == nullptr) {
     snprintf(text, sizeof text, "0x%lx", pc);
     return text;

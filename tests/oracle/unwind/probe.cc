@@ -54,6 +54,9 @@ class Probe : public engine::Observer {
 
   // All that is mapped now.
   void WantAll() {
+    unwind_file_key vdso = {};
+    vdso.inode = UNWIND_VDSO_INODE;
+    tables_.Want(vdso, files_.Vdso());
     auto text = ReadFile("/proc/" + std::to_string(pid_) + "/maps");
     if (!text.ok()) return;
     for (const auto& line : symbols::ParseMaps(*text, 65536)) {
