@@ -67,8 +67,8 @@ Result<UniqueFd> Reopen(UniqueFd path_fd, const std::string& mountinfo, struct s
   return fd;
 }
 
-// What stands at a path, as if `directory` were the root directory.
-Result<UniqueFd> OpenUnder(const std::string& directory, const std::string& mountinfo, std::string_view path) {
+// What stands at a path, as if `directory` were the root directory: an O_PATH descriptor.
+Result<UniqueFd> FindUnder(const std::string& directory, const std::string& mountinfo, std::string_view path) {
   UniqueFd root(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!root.valid()) return ErrnoError("open " + directory);
   while (path.starts_with('/')) path.remove_prefix(1);
@@ -87,6 +87,11 @@ Result<UniqueFd> OpenUnder(const std::string& directory, const std::string& moun
     fd = open_with(RESOLVE_NO_XDEV);
   }
   if (!fd.valid()) return ErrnoError("open " + name);
+  return fd;
+}
+
+Result<UniqueFd> OpenUnder(const std::string& directory, const std::string& mountinfo, std::string_view path) {
+  ASSIGN_OR_RETURN(UniqueFd fd, FindUnder(directory, mountinfo, path));
   struct stat st;
   return Reopen(std::move(fd), mountinfo, &st);
 }
@@ -95,7 +100,7 @@ FileId IdOf(const struct stat& st) {
   return {static_cast<uint32_t>(major(st.st_dev)), static_cast<uint32_t>(minor(st.st_dev)), st.st_ino};
 }
 
-// Stands for the id of a file of which the kernel told the build id only. No device has this number.
+// Stands for the id of a file that is not to be found any more and of which the kernel told the build id only. No device has this number.
 FileId IdOfBuild(std::string_view build_id) {
   FileId id{.device_major = UINT32_MAX, .device_minor = static_cast<uint32_t>(build_id.size()), .inode = 0};
   std::memcpy(&id.inode, build_id.data(), std::min(build_id.size(), sizeof(id.inode)));
@@ -138,7 +143,7 @@ FileCache::FileCache(std::string proc_root, size_t max_files, size_t max_table_b
 
 std::shared_ptr<MappedFile> FileCache::Get(const FileRequest& asked) {
   FileRequest request = asked;
-  if (request.id == FileId()) request.id = IdOfBuild(request.build_id);
+  if (request.id == FileId()) request.id = Identify(request);
   if (auto it = files_.find(request.id); it != files_.end()) {
     MappedFile& file = *it->second.file;
     bool same = request.build_id.empty() || file.build_id.empty() || file.build_id == request.build_id;
@@ -170,6 +175,32 @@ std::shared_ptr<MappedFile> FileCache::Get(const FileRequest& asked) {
   return file;
 }
 
+// Of a file of which the kernel told the build id only. Anybody can make another file with that: what is mapped counts.
+FileId FileCache::Identify(const FileRequest& request) const {
+  auto id_of = [](int fd) {
+    struct statx x;
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &x) != 0) return FileId();
+    return FileId{x.stx_dev_major, x.stx_dev_minor, x.stx_ino};
+  };
+  UniqueFd link(open(MapFile(request).c_str(), O_PATH | O_CLOEXEC));
+  if (link.valid()) return id_of(link.get());
+  if (request.path.starts_with('/') && !request.path.starts_with("//")) {
+    std::vector<pid_t> pids{request.pid};
+    if (request.relatives && access((proc_root_ + "/" + std::to_string(request.pid)).c_str(), F_OK) != 0) pids = request.relatives();
+    for (pid_t pid : pids) {
+      const std::string process = proc_root_ + "/" + std::to_string(pid);
+      if (auto fd = FindUnder(process + "/root", process + "/mountinfo", request.path); fd.ok()) return id_of(fd->get());
+    }
+  }
+  return IdOfBuild(request.build_id);
+}
+
+std::string FileCache::MapFile(const FileRequest& request) const {
+  char range[64];
+  std::snprintf(range, sizeof(range), "/%d/map_files/%lx-%lx", request.pid, request.start, request.end);
+  return proc_root_ + range;
+}
+
 // "" when file->elf is set, else why not.
 std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
   struct stat st;
@@ -199,10 +230,8 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
   };
 
   // The mapping's own link leads to the very file, whatever happened to its name.
-  char range[64];
-  std::snprintf(range, sizeof(range), "/%d/map_files/%lx-%lx", request.pid, request.start, request.end);
   const std::string mountinfo = proc_root_ + "/" + std::to_string(request.pid) + "/mountinfo";
-  UniqueFd link(open((proc_root_ + range).c_str(), O_PATH | O_CLOEXEC));
+  UniqueFd link(open(MapFile(request).c_str(), O_PATH | O_CLOEXEC));
   if (link.valid()) {
     auto fd = Reopen(std::move(link), mountinfo, &st);
     if (!fd.ok() && fd.error().code == ErrorCode::kUnsupported) return fd.error().message;
@@ -211,7 +240,7 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
     bool same = fd.ok() && (st.st_ino == request.id.inode || !request.build_id.empty());
     if (same && parse(*std::move(fd))) return problem;
   } else {
-    problem = ErrnoError(range).message;
+    problem = ErrnoError("open " + MapFile(request)).message;
   }
   if (request.path.starts_with('/') && !request.path.starts_with("//")) {
     std::vector<pid_t> pids{request.pid};

@@ -81,6 +81,8 @@ class FileCache {
     std::shared_ptr<MappedFile> file;
     std::list<FileId>::iterator place;
   };
+  FileId Identify(const FileRequest& request) const;
+  std::string MapFile(const FileRequest& request) const;
   std::string Open(const FileRequest& request, MappedFile& file);
 
   std::string proc_root_;

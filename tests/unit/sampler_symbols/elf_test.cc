@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -324,6 +325,52 @@ TEST(FileCache, DoesNotUseAReplacedFile) {
   EXPECT_EQ(file->problem, "another file has its name now");
   EXPECT_TRUE(files.Get(request)->elf);  // the open one stays
   unlink(path.c_str());
+}
+
+// Of a mapping the kernel may tell the build id only, and anybody can make another file that bears it.
+TEST(FileCache, SameBuildIdIsNotTheSameFile) {
+  FileCache files("/proc", 10, 1 << 20);
+  std::vector<std::shared_ptr<MappedFile>> got;
+  std::string build_id;
+  for (const char* name : {"a", "b"}) {
+    const std::string path = ::testing::TempDir() + "/same_build_id." + name + std::to_string(getpid());
+    ASSERT_EQ(system(("cp /bin/true " + path + " && echo " + name + " >> " + path).c_str()), 0);
+    UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    void* at = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    ASSERT_NE(at, MAP_FAILED);
+    if (build_id.empty()) build_id = (*ElfFile::Parse(*OpenSource(std::move(fd))))->build_id();
+    FileRequest request;
+    request.pid = getpid();
+    request.start = reinterpret_cast<uint64_t>(at);
+    request.end = request.start + 4096;
+    request.path = path;
+    request.build_id = build_id;
+    got.push_back(files.Get(request));
+    ASSERT_TRUE(got.back()->elf) << got.back()->problem;
+    EXPECT_EQ(got.back()->path, path);
+    EXPECT_EQ(files.Get(request), got.back());
+    unlink(path.c_str());
+    EXPECT_EQ(files.Get(request)->elf != nullptr, true) << "its name is gone, the mapping is not";
+    munmap(at, 4096);
+  }
+  EXPECT_NE(got[0], got[1]);
+}
+
+TEST(FileSystems, WhatMayBlockIsKnownByItsMount) {
+  const std::string text =
+      "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+      "36 22 0:31 / /home\\040of\\040- rw,nosuid - fuse.sshfs a:b rw\n"
+      "361 22 0:32 / /mnt rw master:2 shared:4 - nfs4 host:/x rw\n"
+      "5 22 0:33 / /o rw - overlay overlay rw\n"
+      "7 22 0:34 / /cut rw\n";
+  EXPECT_EQ(FindFileSystem(text, 22), "ext4");
+  EXPECT_EQ(FindFileSystem(text, 36), "fuse.sshfs");
+  EXPECT_EQ(FindFileSystem(text, 361), "nfs4");
+  EXPECT_EQ(FindFileSystem(text, 5), "overlay");
+  EXPECT_EQ(FindFileSystem(text, 7), "");
+  EXPECT_EQ(FindFileSystem(text, 3), "");
+  for (const char* type : {"fuse", "fuseblk", "fuse.sshfs", "nfs", "nfs4", "9p", "cifs", "smb3", "ceph"}) EXPECT_TRUE(MayBlock(type)) << type;
+  for (const char* type : {"ext4", "xfs", "btrfs", "overlay", "tmpfs", "fusectl", ""}) EXPECT_FALSE(MayBlock(type)) << type;
 }
 
 TEST(FileCache, OpensNoFifo) {
