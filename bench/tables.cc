@@ -63,8 +63,8 @@ int Run(const std::vector<std::string>& paths, const std::string& compiler, cons
     if (!file || !file->elf) return Fail({ErrorCode::kInvalid, path + ": " + (file ? file->problem : "cannot be mapped")});
     unwind_file_key key{};
     key.inode = file->opened_id.inode;
-    key.size = file->bytes;
-    key.mtime_sec = file->mtime_sec;
+    key.size = file->version.bytes;
+    key.mtime_sec = file->version.mtime_sec;
     key.device = file->opened_id.device_major << 20 | file->opened_id.device_minor;
     waiting.emplace_back(key, file);
   }

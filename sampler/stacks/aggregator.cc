@@ -227,9 +227,10 @@ void AggregatorImpl::Want(const Process& process, const Mapping& mapping) {
   if (mapping.path == "[vdso]") {
     key.inode = UNWIND_VDSO_INODE;
   } else {
-    key.inode = file.opened_id.inode;
-    key.size = file.bytes;
-    key.mtime_sec = file.mtime_sec;
+    // The kernel maps the file of the overlay's layer, whose numbers nobody tells here: the first sample does.
+    key.inode = file.overlay ? 0 : file.opened_id.inode;
+    key.size = file.version.bytes;
+    key.mtime_sec = file.version.mtime_sec;
     key.device = file.opened_id.device_major << 20 | file.opened_id.device_minor;
   }
   options_.tables->Want(key, mapping.file, process.cgroup_id);
@@ -242,8 +243,9 @@ void AggregatorImpl::WantMissing(Process& process, const engine::MissingFile& mi
     return;
   }
   symbols::FileId id{missing.key.device >> 20, missing.key.device & 0xfffff, missing.key.inode};
-  auto file = spaces_.FindFile(process, missing.start, missing.end, missing.file_offset, id, now_ns);
-  if (file->elf) options_.tables->Want(missing.key, file, process.cgroup_id);
+  symbols::FileVersion version{missing.key.size, missing.key.mtime_sec};
+  auto file = spaces_.FindFile(process, missing.start, missing.end, missing.file_offset, id, version, now_ns);
+  if (file) options_.tables->Want(missing.key, file, process.cgroup_id);
 }
 
 // False: there is no room.

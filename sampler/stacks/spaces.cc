@@ -81,8 +81,7 @@ Space& Spaces::Own(Process& process) {
 void Spaces::Insert(Process& process, Mapping mapping) {
   if (auto* old = process.space->Find(mapping.start)) {
     const Mapping& m = **old;
-    bool same_file = m.file == mapping.file || (m.file && mapping.file && m.file->id == mapping.file->id &&
-                                                m.file->build_id == mapping.file->build_id);
+    bool same_file = m.file == mapping.file || (m.file && mapping.file && m.file->SameFile(*mapping.file));
     if (m.start == mapping.start && m.end == mapping.end && m.offset == mapping.offset && m.path == mapping.path && same_file) return;
   }
   if (process.space->mappings.size() >= kMaxMappings) {
@@ -196,7 +195,7 @@ void Spaces::OnMmap(const engine::Mmap& event) {
     request.build_id = event.build_id;
     mapping.file = files_.Get(request);
   }
-  if (mapping.elf() && on_file_) on_file_(process, mapping);
+  if (mapping.file && mapping.file->opened && on_file_) on_file_(process, mapping);
   Insert(process, std::move(mapping));
 }
 
@@ -282,15 +281,21 @@ std::shared_ptr<const Mapping> Spaces::FindMapping(Process& process, uint64_t ad
 }
 
 std::shared_ptr<symbols::MappedFile> Spaces::FindFile(Process& process, uint64_t start, uint64_t end, uint64_t offset,
-                                                      const symbols::FileId& id, int64_t now_ns) {
+                                                      const symbols::FileId& id, const symbols::FileVersion& version, int64_t now_ns) {
   auto mapping = FindMapping(process, start, now_ns);
-  if (mapping && mapping->elf() && mapping->start - mapping->offset == start - offset) return mapping->file;
+  if (mapping && mapping->file && mapping->start - mapping->offset == start - offset) {
+    const symbols::MappedFile& file = *mapping->file;
+    if (file.opened && file.version == version && file.Unchanged()) return mapping->file;
+  }
   symbols::FileRequest request;
   request.pid = process.tgid;
   request.start = start;
   request.end = end;
   request.id = id;
-  return files_.Get(request);
+  request.version = version;
+  if (mapping && mapping->start - mapping->offset == start - offset) request.path = mapping->path;
+  auto file = files_.Get(request);
+  return file->opened && file->version == version ? file : nullptr;
 }
 
 std::optional<symbols::PerfMap::Found> Spaces::FindJit(Process& process, uint64_t address, int64_t now_ns) {

@@ -89,7 +89,7 @@ class Spaces {
   static constexpr int64_t kKeepNs = 5'000'000'000;    // an ended process
   static constexpr int64_t kRereadNs = 1'000'000'000;  // pause between two looks at the same file of /proc
 
-  // on_file: told of each mapping of a file that could be opened, and of the vDSO.
+  // on_file: told of each mapping of a file that was opened, and of the vDSO.
   explicit Spaces(std::string proc_root, std::function<void(const Process&, const Mapping&)> on_file = {});
 
   void OnMmap(const engine::Mmap& event);
@@ -102,9 +102,10 @@ class Spaces {
   Process* Get(pid_t tgid, uint64_t slot, uint64_t cgroup_id, int64_t now_ns, std::string_view comm);
   // The mapping at an address, or null. Reads /proc/PID/maps again when there is none, at most once in kRereadNs.
   std::shared_ptr<const Mapping> FindMapping(Process& process, uint64_t address, int64_t now_ns);
-  // The file of a mapping that the kernel told with a sample, by `id` when no event told of it. Never null.
+  // The file of a mapping that the kernel told with a sample, opened by `id` when no event told of it or what it told of was another
+  // version. Null: it can't be had (any more).
   std::shared_ptr<symbols::MappedFile> FindFile(Process& process, uint64_t start, uint64_t end, uint64_t offset, const symbols::FileId& id,
-                                                int64_t now_ns);
+                                                const symbols::FileVersion& version, int64_t now_ns);
   // The name a runtime gave its code; valid until the next call. Reads on in the perf map when it grew, at most once in kRereadNs.
   std::optional<symbols::PerfMap::Found> FindJit(Process& process, uint64_t address, int64_t now_ns);
 

@@ -3,12 +3,14 @@
 
 #include <elf.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,6 +102,17 @@ FileId IdOf(const struct stat& st) {
   return {static_cast<uint32_t>(major(st.st_dev)), static_cast<uint32_t>(minor(st.st_dev)), st.st_ino};
 }
 
+// What a file that is not open is; false: it is not there. Asks no file system that would have to ask somebody else.
+bool LookAt(const std::string& path, MappedFile* file, bool* regular) {
+  struct statx x;
+  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &x) != 0) return false;
+  file->opened_id = {x.stx_dev_major, x.stx_dev_minor, x.stx_ino};
+  file->version = {x.stx_size, x.stx_mtime.tv_sec};
+  file->mtime_nsec = x.stx_mtime.tv_nsec;
+  *regular = S_ISREG(x.stx_mode);
+  return true;
+}
+
 // Stands for the id of a file that is not to be found any more and of which the kernel told the build id only. No device has this number.
 FileId IdOfBuild(std::string_view build_id) {
   FileId id{.device_major = UINT32_MAX, .device_minor = static_cast<uint32_t>(build_id.size()), .inode = 0};
@@ -133,6 +146,13 @@ bool MayBlock(std::string_view file_system) {
   return file_system.starts_with("fuse.") || std::find(std::begin(kRemote), std::end(kRemote), file_system) != std::end(kRemote);
 }
 
+bool MappedFile::Unchanged() const {
+  if (!elf || elf->source().fd() < 0) return true;
+  struct stat st;
+  return fstat(elf->source().fd(), &st) == 0 && version == FileVersion{static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec} &&
+         st.st_mtim.tv_nsec == mtime_nsec;
+}
+
 size_t FileCache::Hash::operator()(const FileId& id) const {
   uint64_t x = id.inode * 0x9e3779b97f4a7c15u + (uint64_t{id.device_major} << 32) + id.device_minor;
   return x ^ (x >> 29);
@@ -146,12 +166,19 @@ std::shared_ptr<MappedFile> FileCache::Get(const FileRequest& asked) {
   if (request.id == FileId()) request.id = Identify(request);
   if (auto it = files_.find(request.id); it != files_.end()) {
     MappedFile& file = *it->second.file;
-    bool same = request.build_id.empty() || file.build_id.empty() || file.build_id == request.build_id;
-    if (same && file.elf) {
+    bool same = file.opened && (request.build_id.empty() || file.build_id.empty() || file.build_id == request.build_id) &&
+                (!request.version || *request.version == file.version) && file.Unchanged();
+    if (same && !file.elf) {  // it is not held open, for it may be memory: what is mapped tells
+      MappedFile now;
+      bool regular;
+      same = !LookAt(MapFile(request), &now, &regular) ||
+             (now.opened_id == file.opened_id && now.version == file.version && now.mtime_nsec == file.mtime_nsec);
+    }
+    if (same) {
       order_.splice(order_.begin(), order_, it->second.place);
       return it->second.file;
     }
-    // another file that got the inode, or one that could not be opened then: the old entry lives on in the mappings that have it
+    // another file that got the inode, one that was written anew, or one that could not be opened then: the old entry lives on in the mappings that have it
     order_.erase(it->second.place);
     files_.erase(it);
   }
@@ -206,6 +233,16 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
   struct stat st;
   std::string problem;
   auto parse = [&](UniqueFd fd) -> bool {
+    FileVersion version{static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec};
+    if (request.version && version != *request.version) {
+      problem = "the file has been written anew since";
+      return false;
+    }
+    file.opened_id = IdOf(st);
+    file.version = version;
+    file.mtime_nsec = static_cast<uint32_t>(st.st_mtim.tv_nsec);
+    struct statfs fs;
+    file.overlay = fstatfs(fd.get(), &fs) == 0 && fs.f_type == OVERLAYFS_SUPER_MAGIC;
     auto source = OpenSource(std::move(fd));
     if (!source.ok()) {
       problem = source.error().message;
@@ -214,6 +251,7 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
     auto elf = ElfFile::Parse(*std::move(source));
     if (!elf.ok()) {
       problem = elf.error().message;
+      file.opened = request.build_id.empty();
       return true;  // it is the file, and of no use
     }
     if (!request.build_id.empty() && (*elf)->build_id() != request.build_id) {
@@ -221,26 +259,39 @@ std::string FileCache::Open(const FileRequest& request, MappedFile& file) {
       return false;
     }
     file.elf = *std::move(elf);
-    file.opened_id = IdOf(st);
-    file.bytes = static_cast<uint64_t>(st.st_size);
-    file.mtime_sec = st.st_mtim.tv_sec;
+    file.opened = true;
     if (file.build_id.empty()) file.build_id = file.elf->build_id();
     problem.clear();
     return true;
   };
 
   // The mapping's own link leads to the very file, whatever happened to its name.
+  const std::string link_name = MapFile(request);
+  MappedFile seen;
+  bool regular;
+  const bool seen_it = request.build_id.empty() && LookAt(link_name, &seen, &regular) &&
+                       (seen.opened_id.inode == request.id.inode || (request.version && seen.version == *request.version));
+  auto never = [&](std::string why) {  // will it be read
+    if (seen_it) {
+      file.opened_id = seen.opened_id;
+      file.version = seen.version;
+      file.mtime_nsec = seen.mtime_nsec;
+      file.opened = true;
+    }
+    return why;
+  };
+  if (seen_it && !regular) return never("not a regular file");
   const std::string mountinfo = proc_root_ + "/" + std::to_string(request.pid) + "/mountinfo";
-  UniqueFd link(open(MapFile(request).c_str(), O_PATH | O_CLOEXEC));
+  UniqueFd link(open(link_name.c_str(), O_PATH | O_CLOEXEC));
   if (link.valid()) {
     auto fd = Reopen(std::move(link), mountinfo, &st);
-    if (!fd.ok() && fd.error().code == ErrorCode::kUnsupported) return fd.error().message;
+    if (!fd.ok() && fd.error().code == ErrorCode::kUnsupported) return never(fd.error().message);
     // The mapping may have been replaced since the event: the inode tells, or the build id (an overlay shows other numbers than its
-    // layer's, which the kernel reports).
-    bool same = fd.ok() && (st.st_ino == request.id.inode || !request.build_id.empty());
+    // layer's, which the kernel reports), or size and time.
+    bool same = fd.ok() && (st.st_ino == request.id.inode || !request.build_id.empty() || request.version);
     if (same && parse(*std::move(fd))) return problem;
   } else {
-    problem = ErrnoError("open " + MapFile(request)).message;
+    problem = ErrnoError("open " + link_name).message;
   }
   if (request.path.starts_with('/') && !request.path.starts_with("//")) {
     std::vector<pid_t> pids{request.pid};
@@ -283,6 +334,7 @@ std::shared_ptr<MappedFile> FileCache::Vdso() {
   auto elf = ElfFile::Parse(MemorySource(std::string(reinterpret_cast<const char*>(address), size)));
   if (elf.ok()) {
     vdso_->elf = *std::move(elf);
+    vdso_->opened = true;
     vdso_->build_id = vdso_->elf->build_id();
   } else {
     vdso_->problem = elf.error().message;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -24,17 +25,32 @@ struct FileId {
   bool operator==(const FileId&) const = default;
 };
 
+// A file that is written anew in place keeps its inode, and is another file.
+struct FileVersion {
+  uint64_t bytes = 0;
+  int64_t mtime_sec = 0;
+  bool operator==(const FileVersion&) const = default;
+};
+
 // One executable file, opened when it was first seen and kept open: it can be read when its process and its name are gone.
 struct MappedFile {
   FileId id;
   std::string path;            // as the process sees it
   std::string build_id;        // raw bytes
-  std::unique_ptr<ElfFile> elf;  // null: could not be opened, or is no ELF file
+  std::unique_ptr<ElfFile> elf;  // null: could not be opened, or is no ELF file that we read
+  bool opened = false;           // the file that is mapped was looked at: without elf it is none
   std::string problem;         // why elf is null
   // What the file system said when it was opened. A container's overlay has other numbers than the layer that the kernel has mapped.
   FileId opened_id;
-  uint64_t bytes = 0;
-  int64_t mtime_sec = 0;
+  FileVersion version;
+  uint32_t mtime_nsec = 0;
+  bool overlay = false;  // it lies on such a file system
+
+  // Whether it is what it was, as far as can be told.
+  bool Unchanged() const;
+  bool SameFile(const MappedFile& other) const {
+    return id == other.id && build_id == other.build_id && version == other.version && mtime_nsec == other.mtime_nsec;
+  }
 };
 
 // Where to look for a file that pid has mapped.
@@ -45,6 +61,7 @@ struct FileRequest {
   uint64_t start = 0, end = 0;   // of the mapping
   FileId id;
   std::string_view path, build_id;
+  std::optional<FileVersion> version = {};  // when it is known: another file is not taken
 };
 
 // Opens regular files only, never blocks on a FIFO, never follows a link of the process out of its own root. kUnsupported: the file
@@ -62,7 +79,7 @@ bool MayBlock(std::string_view file_system);
 class FileCache {
  public:
   FileCache(std::string proc_root, size_t max_files, size_t max_table_bytes);
-  // Never null. The same file gives the same object while it is cached and unchanged.
+  // Never null. The same file gives the same object while it is cached and unchanged, and one that is no ELF file is not opened again.
   std::shared_ptr<MappedFile> Get(const FileRequest& request);
   // Our own vDSO: the kernel maps the same image into every 64-bit process.
   std::shared_ptr<MappedFile> Vdso();

@@ -464,6 +464,11 @@ class TablesImpl final : public Tables {
 // --- What is asked for ---
 
 State TablesImpl::Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner) {
+  if (key.inode == 0) {
+    Table& table = Find(file, owner);
+    AskAgain(table, file, NowNs(CLOCK_MONOTONIC));
+    return table.info.state;
+  }
   auto it = keys_.find(key);
   Table* table = it == keys_.end() ? nullptr : it->second;
   // What could not be opened for one process may be for another.
@@ -534,7 +539,7 @@ TablesImpl::Table& TablesImpl::Add(std::string identity, const std::shared_ptr<s
   if (file->elf) {
     Ask(table, file);
   } else {
-    table.info.state = State::kFailed;
+    table.info.state = file->opened ? State::kNothing : State::kFailed;
     table.info.problem = file->problem;
   }
   return table;

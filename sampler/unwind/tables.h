@@ -49,6 +49,7 @@ class Tables {
   virtual ~Tables() = default;
 
   // The kernel knows `file` as `key`; asks for its table to be compiled and placed. Cheap when known. The file's descriptor is used.
+  // Inode 0: as what the kernel knows it is not known yet; it is compiled only. A file that is no ELF file is placed as kNothing.
   // owner: a number of whose file it is (cgroup id): owners take turns at the compiler.
   virtual State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file, uint64_t owner = 0) = 0;
   // The table itself, for unwinding in user space; null: state says why. Asks for it when it is not there (any more).

@@ -2,10 +2,13 @@
 // The aggregator with the events that the kernel would send, about this very process.
 #include "sampler/stacks/aggregator.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,6 +80,7 @@ class FakeTables final : public unwind::Tables {
   }
   State Want(const unwind_file_key& key, const std::shared_ptr<symbols::MappedFile>& file, uint64_t) override {
     wanted.emplace_back(key, file->path);
+    built.push_back(file->version.mtime_sec);
     return State::kPending;
   }
   std::shared_ptr<const unwind::CompiledTable> Get(const std::shared_ptr<symbols::MappedFile>&, State* state) override {
@@ -91,6 +95,7 @@ class FakeTables final : public unwind::Tables {
 
   State state = State::kPending;
   std::vector<std::pair<unwind_file_key, std::string>> wanted;
+  std::vector<int64_t> built;  // of which version
   int released = 0;
 
  private:
@@ -186,7 +191,10 @@ TEST_F(AggregatorTest, FilesAreAskedForBeforeTheirFirstSample) {
   ASSERT_EQ(stat(map.path.c_str(), &st), 0);
   auto it = std::find_if(tables_.wanted.begin(), tables_.wanted.end(), [&](const auto& w) { return w.second == map.path; });
   ASSERT_NE(it, tables_.wanted.end());
-  EXPECT_EQ(it->first.inode, st.st_ino);
+  struct statfs fs;
+  ASSERT_EQ(statfs(map.path.c_str(), &fs), 0);
+  // The kernel maps the file of an overlay's layer, whose numbers only a sample tells.
+  EXPECT_EQ(it->first.inode, fs.f_type == OVERLAYFS_SUPER_MAGIC ? 0 : st.st_ino);
   EXPECT_EQ(it->first.size, static_cast<uint64_t>(st.st_size));
   EXPECT_EQ(it->first.mtime_sec, st.st_mtim.tv_sec);
   EXPECT_EQ(it->first.device, major(st.st_dev) << 20 | minor(st.st_dev));
@@ -199,7 +207,8 @@ TEST_F(AggregatorTest, FilesAreAskedForBeforeTheirFirstSample) {
   tables_.wanted.clear();
   engine::MissingFile missing = {};
   missing.key.inode = 4711;
-  missing.key.size = 5;
+  missing.key.size = static_cast<uint64_t>(st.st_size);
+  missing.key.mtime_sec = st.st_mtim.tv_sec;
   missing.start = map.start;
   missing.end = map.end;
   missing.file_offset = map.offset;
@@ -211,6 +220,117 @@ TEST_F(AggregatorTest, FilesAreAskedForBeforeTheirFirstSample) {
   EXPECT_EQ(tables_.wanted[0].first.inode, 4711u);
   EXPECT_EQ(tables_.wanted[0].second, map.path);
   EXPECT_EQ(names_.back(), "[truncated: tables not ready]");  // no registers came with it: nothing to wait for
+
+  // Another version of it is another file.
+  missing.key.size += 1;
+  aggregator_->OnSample(s);
+  missing.key.size -= 1;
+  missing.key.mtime_sec -= 1;
+  aggregator_->OnSample(s);
+  EXPECT_EQ(tables_.wanted.size(), 1u);
+}
+
+// cp v1 app; app; cp v2 app; app: the second run's names and table are the second file's.
+TEST_F(AggregatorTest, AFileWrittenAnewInPlaceIsAnotherFile) {
+  Start();
+  std::string folder = ::testing::TempDir() + "/anew." + std::to_string(getpid()), path = folder + "/app.so";
+  std::string source = "mkdir -p " + folder + " && cd " + folder + " && for v in one two; do echo \"int $v(int x) { return x * 3 + 1; }\" > $v.c && " +
+                       "cc -shared -fPIC -O1 -Wl,--build-id=none -o $v.so $v.c; done && touch -d 2001-01-01 one.so && cp -p one.so app.so";
+  ASSERT_EQ(system(source.c_str()), 0);
+  auto address_of = [&](const char* name) {  // from the file's begin: where nm says that it is, in a library mapped as it is linked
+    FILE* pipe = popen(("nm " + folder + "/" + name + ".so | grep ' T " + name + "$'").c_str(), "r");
+    unsigned long at = 0;
+    EXPECT_EQ(fscanf(pipe, "%lx", &at), 1);
+    pclose(pipe);
+    return at;
+  };
+  void* code = nullptr;
+  size_t bytes = 0;
+  auto run = [&](uint64_t space, pid_t tgid) {  // what the kernel tells of a process that maps it
+    UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat st;
+    ASSERT_EQ(fstat(fd.get(), &st), 0);
+    bytes = static_cast<size_t>(st.st_size);
+    code = mmap(nullptr, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd.get(), 0);
+    ASSERT_NE(code, MAP_FAILED);
+    aggregator_->OnExec({1000, tgid, space, 0, 7, "app"});
+    engine::Mmap event;
+    event.time_ns = 1001;
+    event.tgid = event.tid = tgid;
+    event.start = reinterpret_cast<uint64_t>(code);
+    event.length = (bytes + 4095) & ~4095ull;
+    event.device_major = major(st.st_dev);
+    event.device_minor = minor(st.st_dev);
+    event.inode = st.st_ino;
+    event.path = path;
+    aggregator_->OnMmap(event);
+    auto s = Make(1010, {reinterpret_cast<uint64_t>(code) + address_of(space == 1 ? "one" : "two")});
+    s.tgid = tgid;
+    s.space = space;
+    aggregator_->OnSample(s);
+    struct statfs fs;
+    ASSERT_EQ(fstatfs(fd.get(), &fs), 0);
+    ASSERT_FALSE(tables_.wanted.empty());
+    EXPECT_EQ(tables_.wanted.back().second, path);
+    EXPECT_EQ(tables_.wanted.back().first.inode, fs.f_type == OVERLAYFS_SUPER_MAGIC ? 0 : st.st_ino);
+    EXPECT_EQ(tables_.wanted.back().first.mtime_sec, st.st_mtim.tv_sec);
+  };
+  run(1, getpid());
+  EXPECT_EQ(names_[0], "one");
+  ASSERT_EQ(system(("cat " + folder + "/two.so > " + path).c_str()), 0);
+  // The kernel misses the table of what is mapped now: that is not the file which was opened. It is opened anew.
+  struct stat st;
+  ASSERT_EQ(stat(path.c_str(), &st), 0);
+  engine::MissingFile missing = {};
+  missing.key.inode = st.st_ino;
+  missing.key.device = major(st.st_dev) << 20 | minor(st.st_dev);
+  missing.key.size = static_cast<uint64_t>(st.st_size);
+  missing.key.mtime_sec = st.st_mtim.tv_sec;
+  missing.start = reinterpret_cast<uint64_t>(code);
+  missing.end = missing.start + ((bytes + 4095) & ~4095ull);
+  tables_.wanted.clear();
+  auto s = Make(1020, {missing.start});
+  s.end_reason = LOSS_TABLES_NOT_READY;
+  s.missing = &missing;
+  aggregator_->OnSample(s);
+  ASSERT_EQ(tables_.wanted.size(), 1u);
+  EXPECT_EQ(tables_.wanted[0].first.mtime_sec, st.st_mtim.tv_sec);
+  EXPECT_EQ(tables_.built.back(), st.st_mtim.tv_sec);
+  munmap(code, bytes);
+  run(2, getpid());
+  EXPECT_EQ(names_[0], "two");
+  munmap(code, bytes);
+  ASSERT_EQ(system(("rm -r " + folder).c_str()), 0);
+}
+
+// Memory in which a runtime makes code is no ELF file: the kernel is told that it tells nothing, and goes by frame pointers.
+TEST_F(AggregatorTest, MappedMemoryTellsNothing) {
+  Start();
+  UniqueFd fd(memfd_create("doublemapper", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(fd.get(), 1 << 20), 0);
+  void* code = mmap(nullptr, 8192, PROT_READ | PROT_EXEC, MAP_SHARED, fd.get(), 4096);
+  ASSERT_NE(code, MAP_FAILED);
+  struct stat st;
+  ASSERT_EQ(fstat(fd.get(), &st), 0);
+  aggregator_->OnFound({1000, getpid(), 1, 7, "me"});
+  engine::MissingFile missing = {};
+  missing.key.inode = st.st_ino;
+  missing.key.device = major(st.st_dev) << 20 | minor(st.st_dev);
+  missing.key.size = static_cast<uint64_t>(st.st_size);
+  missing.key.mtime_sec = st.st_mtim.tv_sec;
+  missing.start = reinterpret_cast<uint64_t>(code);
+  missing.end = missing.start + 8192;
+  missing.file_offset = 4096;
+  tables_.wanted.clear();
+  auto s = Make(1010, {missing.start + 8});
+  s.end_reason = LOSS_TABLES_NOT_READY;
+  s.missing = &missing;
+  aggregator_->OnSample(s);
+  if (access("/proc/self/map_files", X_OK) != 0 || geteuid() != 0) GTEST_SKIP() << "may not look at mappings";
+  ASSERT_EQ(tables_.wanted.size(), 1u);
+  EXPECT_EQ(std::memcmp(&tables_.wanted[0].first, &missing.key, sizeof(missing.key)), 0);
+  EXPECT_EQ(tables_.wanted[0].second, "/memfd:doublemapper");
+  munmap(code, 8192);
 }
 
 TEST_F(AggregatorTest, SamplesWaitForTheirTables) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -371,6 +372,70 @@ TEST(FileSystems, WhatMayBlockIsKnownByItsMount) {
   EXPECT_EQ(FindFileSystem(text, 3), "");
   for (const char* type : {"fuse", "fuseblk", "fuse.sshfs", "nfs", "nfs4", "9p", "cifs", "smb3", "ceph"}) EXPECT_TRUE(MayBlock(type)) << type;
   for (const char* type : {"ext4", "xfs", "btrfs", "overlay", "tmpfs", "fusectl", ""}) EXPECT_FALSE(MayBlock(type)) << type;
+}
+
+TEST(FileCache, AFileWrittenAnewInPlaceIsAnotherFile) {
+  std::string path = ::testing::TempDir() + "/anew." + std::to_string(getpid());
+  ASSERT_EQ(system(("cp /bin/true " + path).c_str()), 0);
+  auto lines = Lines("stat -c '%Hd %Ld %i' " + path);
+  FileRequest request;
+  ASSERT_EQ(sscanf(lines.at(0).c_str(), "%u %u %lu", &request.id.device_major, &request.id.device_minor, &request.id.inode), 3);
+  request.pid = getpid();
+  request.path = path;
+  FileCache files("/proc", 10, 1 << 20);
+  auto first = files.Get(request);
+  ASSERT_TRUE(first->elf);
+  EXPECT_EQ(files.Get(request), first);
+  FileRequest of_first = request;
+  of_first.version = first->version;
+  EXPECT_EQ(files.Get(of_first), first);
+  ASSERT_EQ(system(("cat /bin/false > " + path).c_str()), 0);  // the same inode, and the same size as true has
+  auto of_old = files.Get(of_first);
+  bool same_second = of_old->elf != nullptr;  // its version is that of the old one, then
+  EXPECT_NE(of_old, first);
+  auto second = files.Get(request);
+  ASSERT_TRUE(second->elf);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(second->build_id, Open("/bin/false")->build_id());
+  EXPECT_FALSE(second->SameFile(*first));
+  EXPECT_EQ(files.Get(request), second);
+  if (!same_second) {
+    EXPECT_EQ(of_old->problem, "the file has been written anew since");
+    EXPECT_FALSE(of_old->opened);
+  }
+  unlink(path.c_str());
+}
+
+// Memory in which a runtime makes code.
+TEST(FileCache, WhatIsNoElfFileIsOpenedOnce) {
+  UniqueFd fd(memfd_create("code", MFD_CLOEXEC));
+  std::string bytes(8192, '\xc3');
+  ASSERT_EQ(write(fd.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  void* code = mmap(nullptr, bytes.size(), PROT_READ | PROT_EXEC, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(code, MAP_FAILED);
+  struct stat st;
+  ASSERT_EQ(fstat(fd.get(), &st), 0);
+  FileRequest request;
+  request.pid = getpid();
+  request.start = reinterpret_cast<uint64_t>(code);
+  request.end = request.start + bytes.size();
+  request.id = {major(st.st_dev), minor(st.st_dev), st.st_ino};
+  request.path = "/memfd:code (deleted)";
+  FileCache files("/proc", 10, 1 << 20);
+  auto first = files.Get(request);
+  if (first->problem.find("Operation not permitted") != std::string::npos) GTEST_SKIP() << first->problem;
+  EXPECT_TRUE(first->opened);
+  EXPECT_FALSE(first->elf);
+  EXPECT_EQ(first->problem, "not an ELF file");
+  EXPECT_EQ(first->opened_id, request.id);
+  EXPECT_EQ(first->version.bytes, bytes.size());
+  EXPECT_EQ(files.Get(request), first);
+  ASSERT_EQ(write(fd.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  auto grown = files.Get(request);
+  EXPECT_NE(grown, first);
+  EXPECT_EQ(grown->version.bytes, 2 * bytes.size());
+  munmap(code, bytes.size());
+  EXPECT_EQ(files.Get(request), grown);  // nothing to look at any more: what is known of it stays
 }
 
 TEST(FileCache, OpensNoFifo) {

@@ -125,6 +125,7 @@ inline std::shared_ptr<symbols::MappedFile> WriteAndOpen(const std::string& path
   file->path = path;
   auto source = symbols::OpenSource(UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC)));
   if (source.ok()) {
+    file->opened = true;
     if (auto elf = symbols::ElfFile::Parse(*std::move(source)); elf.ok()) file->elf = *std::move(elf);
   }
   if (file->elf) {
@@ -135,9 +136,9 @@ inline std::shared_ptr<symbols::MappedFile> WriteAndOpen(const std::string& path
   return file;
 }
 
-inline unwind_file_key Key(uint64_t inode) {
+inline unwind_file_key Key(uint64_t number) {
   unwind_file_key key{};
-  key.inode = inode;
+  key.inode = 100 + number;
   key.size = 1;
   return key;
 }

@@ -175,7 +175,9 @@ TEST_F(TablesTest, WhatGoesWrongIsNamedAndTheNextFileWorks) {
   EXPECT_NE(infos.at(files["loop"]->path).problem.find("longer than"), std::string::npos);
   EXPECT_NE(infos.at(files["error"]->path).problem.find("error"), std::string::npos);
   EXPECT_EQ(infos.at(no_elf->path).problem, "not an ELF file");
-  EXPECT_EQ(tables->stats().failed, 6u);
+  EXPECT_EQ(infos.at(no_elf->path).state, State::kNothing);
+  EXPECT_EQ(memory_.files.at(Key(8)).table, 0u);
+  EXPECT_EQ(tables->stats().failed, 5u);
   // The programs are told that there is nothing to wait for.
   EXPECT_EQ(memory_.files.at(Key(1)).table, 0u);
   // And nothing is tried again and again.
@@ -186,6 +188,20 @@ TEST_F(TablesTest, WhatGoesWrongIsNamedAndTheNextFileWorks) {
     usleep(10'000);
   }
   EXPECT_EQ(tables->stats().compiled, compiled);
+}
+
+// Of a file in a container's overlay it is not known how the kernel knows it, until a sample tells: it takes no place before.
+TEST_F(TablesTest, WithoutAKeyAFileIsCompiledOnly) {
+  auto tables = Make();
+  auto file = File(MakeOrder("table", Seed()), "in an overlay");
+  unwind_file_key none = {};
+  tables->Want(none, file);
+  ASSERT_TRUE(PollUntil(*tables, [&] { return tables->Want(none, file) == State::kReady; }));
+  EXPECT_TRUE(memory_.files.empty());
+  EXPECT_EQ(tables->stats().placed_files, 0u);
+  EXPECT_EQ(tables->Want(Key(1), file), State::kReady) << "known at once";
+  ASSERT_TRUE(PollUntil(*tables, [&] { return !Missing(Key(1)); }));
+  EXPECT_EQ(tables->stats().compiled, 1u);
 }
 
 TEST_F(TablesTest, WhatCouldNotBeOpenedForOneProcessMayBeForAnother) {
