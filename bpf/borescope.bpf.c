@@ -442,7 +442,7 @@ static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct t
 	if (!native) {
 		s->words[kernel_frames] = w->regs.pc;
 		sample->user_frames = 1;
-		sample->end_reason = LOSS_NO_UNWIND_INFO;
+		sample->end_reason = LOSS_PROGRAM_32_BIT;
 		return 0;
 	}
 	user_walk_begin(w, mm, start_ns);

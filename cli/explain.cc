@@ -49,6 +49,17 @@ std::string NameOf(const stacks::Cut& cut) {
   return cut.path.empty() ? "no mapping that is known" : cut.path;
 }
 
+// Its table may be known by the path of another copy: of several with the build id, the one at its own path.
+const unwind::Tables::FileInfo* FindFile(const stacks::Cut& cut, const std::vector<unwind::Tables::FileInfo>& files) {
+  const unwind::Tables::FileInfo* found = nullptr;
+  for (const auto& file : files) {
+    if (file.build_id != cut.build_id || (cut.build_id.empty() && file.path != cut.path)) continue;
+    if (file.path == cut.path) return &file;
+    if (!found) found = &file;
+  }
+  return found;
+}
+
 }  // namespace
 
 int64_t LostNs(const engine::JobCounters& kernel, const stacks::JobStats& user) {
@@ -81,6 +92,7 @@ std::string Mend(const stacks::Cut& cut, const unwind::Tables::FileInfo* file) {
   using State = unwind::Tables::State;
   std::string build_id = cut.build_id.empty() ? "" : " (build id " + cut.build_id + ")";
   bool anonymous = cut.path == "//anon" || cut.path.starts_with('[');
+  if (cut.path.starts_with('(')) return "";  // of many files
   switch (cut.reason) {
     case LOSS_TABLES_NOT_READY:
       if (file && file->state == State::kFailed) return "its unwind table could not be made: " + file->problem;
@@ -91,6 +103,7 @@ std::string Mend(const stacks::Cut& cut, const unwind::Tables::FileInfo* file) {
       return "its file could not be read any more when the samples came";
     case LOSS_NO_UNWIND_INFO:
       if (file && file->state == State::kFailed) return "its unwind table could not be made: " + file->problem;
+      if (file && file->state == State::kNothing && !file->problem.empty()) return "code without frame pointers, for which there is no unwind table: " + file->problem;
       if (cut.path == "//anon") return "JIT code without frame pointers: let the runtime keep them (Java: -XX:+PreserveFramePointer)";
       if (cut.path.empty() || anonymous) return "code that no file tells of, without frame pointers";
       return "no unwind information: build with -fasynchronous-unwind-tables, or install its debug file" + build_id;
@@ -113,6 +126,8 @@ std::string Mend(const stacks::Cut& cut, const unwind::Tables::FileInfo* file) {
       return "that part of the stack was not in memory: give the program more memory";
     case LOSS_TOO_DEEP:
       return "deep recursion: the innermost frames are kept";
+    case LOSS_PROGRAM_32_BIT:
+      return "32-bit programs are not unwound: their samples show where they run, not who called it";
     case LOSS_TIME_STOP:
       return "the walk took too long: please report it" + build_id;
     default:
@@ -131,14 +146,14 @@ std::string Explain(const std::vector<stacks::Cut>& cuts, const std::vector<unwi
   const std::string indent(8 + 2 + 7 + 2, ' ');
   for (size_t i = 0; i < std::min(cuts.size(), max_rows); ++i) {
     const stacks::Cut& cut = cuts[i];
-    auto file = std::find_if(files.begin(), files.end(), [&](const auto& f) { return f.path == cut.path && f.build_id == cut.build_id; });
+    const unwind::Tables::FileInfo* file = FindFile(cut, files);
     std::string head = fmt::format("{:>8}  {:>7}  ", Percent(cut.samples, collected), cut.samples);
     std::string where = Wrap(NameOf(cut), width, indent);
     out += head + where.substr(indent.size());
     std::string why = kLossRows[cut.reason].text;
     if (!cut.function.empty()) why += ", e.g. in " + cut.function;
     out += Wrap(why, width, indent);
-    if (std::string mend = Mend(cut, file == files.end() ? nullptr : &*file); !mend.empty()) out += Wrap(mend, width, indent);
+    if (std::string mend = Mend(cut, file); !mend.empty()) out += Wrap(mend, width, indent);
   }
   if (cuts.size() > max_rows) out += fmt::format("{}and {} more\n", indent, cuts.size() - max_rows);
   std::string text = fmt::format("Unwind tables: {} files, {} in the kernel; {} compiled in {} of CPU, {} from disk", tables.files,

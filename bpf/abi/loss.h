@@ -19,6 +19,7 @@
 	BORESCOPE_LOSS(LOSS_TOO_DEEP, "too_deep", "too many frames", TRUNCATED)                           \
 	BORESCOPE_LOSS(LOSS_TIME_STOP, "time_stop", "time limit in the interrupt", TRUNCATED)             \
 	BORESCOPE_LOSS(LOSS_NO_USER_REGS, "no_user_registers", "user registers not available", TRUNCATED) \
+	BORESCOPE_LOSS(LOSS_PROGRAM_32_BIT, "program_32_bit", "32-bit program", TRUNCATED)                \
 	BORESCOPE_LOSS(LOSS_TABLES_NOT_READY, "tables_not_ready", "tables not ready", TRUNCATED)          \
 	/* in BPF and in user space, by the same C */                                                     \
 	BORESCOPE_LOSS(LOSS_NO_UNWIND_INFO, "no_unwind_info", "no unwind information", TRUNCATED)         \

@@ -27,7 +27,8 @@ constexpr size_t kMaxJobs = 64;
 constexpr size_t kMaxProcessesInWindow = 1024;  // whose shares decide language and name
 constexpr size_t kMaxFrames = 1 << 18;            // of all stacks together
 constexpr int64_t kSweepPauseNs = 1'000'000'000;
-constexpr size_t kMaxPlaces = 4096;               // different ends of cut stacks
+constexpr size_t kMaxPlaces = 4096;               // different ends of cut stacks; beyond it one for each reason
+constexpr const char* kFurtherPlaces = "(places beyond the first 4096)";
 constexpr uint64_t kPcMask = ~USER_FRAME_INTERRUPTED;
 
 struct Hash128 {
@@ -198,7 +199,7 @@ class AggregatorImpl final : public Aggregator {
   std::unordered_map<Hash128, uint32_t, HashOfHash> index_;
   int64_t swept_ns_ = INT64_MIN;
 
-  std::vector<Place> places_;  // [0]: of those beyond kMaxPlaces
+  std::vector<Place> places_;
   std::map<std::tuple<std::string, std::string, borescope_loss>, uint32_t> place_index_;  // by path, build id, reason
 
   std::list<Held> held_;  // in the order of their coming
@@ -366,7 +367,6 @@ Stack AggregatorImpl::Build(Process* process, const engine::Sample& sample, bore
 }
 
 uint32_t AggregatorImpl::PlaceOf(const Stack& stack) {
-  if (places_.empty()) places_.emplace_back();
   Place place;
   place.reason = stack.reason;
   if (!stack.frames.empty() && frames_[stack.frames.back()].kind == Frame::Kind::kUser) {
@@ -377,7 +377,11 @@ uint32_t AggregatorImpl::PlaceOf(const Stack& stack) {
   }
   std::tuple key{place.path, place.build_id, place.reason};
   if (auto it = place_index_.find(key); it != place_index_.end()) return it->second;
-  if (places_.size() >= kMaxPlaces) return 0;
+  if (places_.size() >= kMaxPlaces && place.path != kFurtherPlaces) {
+    place = {kFurtherPlaces, "", "", stack.reason};
+    key = {place.path, "", place.reason};
+    if (auto it = place_index_.find(key); it != place_index_.end()) return it->second;
+  }
   auto index = static_cast<uint32_t>(places_.size());
   places_.push_back(std::move(place));
   place_index_.emplace(std::move(key), index);
@@ -405,7 +409,7 @@ uint32_t AggregatorImpl::Intern(Process* process, const engine::Sample& sample, 
   return id;
 }
 
-// Forgets the stacks that no open window holds, and the frames that only they had.
+// Forgets the stacks that no open window holds, and the frames and places that only they had; the places of a job's cuts stay.
 void AggregatorImpl::Sweep() {
   std::vector<bool> held(stacks_.size());
   for (const JobState& job : jobs_) {
@@ -428,6 +432,32 @@ void AggregatorImpl::Sweep() {
   std::vector<uint32_t> moved = frames_.Sweep(used);
   for (Stack& stack : stacks_) {
     for (uint32_t& frame : stack.frames) frame = moved[frame];
+  }
+  std::vector<bool> kept(places_.size());
+  auto is_cut = [](const Stack& stack) { return stack.live && stack.reason != LOSS_NONE; };
+  for (const Stack& stack : stacks_) {
+    if (is_cut(stack)) kept[stack.place] = true;
+  }
+  for (const JobState& job : jobs_) {
+    for (const auto& [place, cell] : job.cuts) kept[place] = true;
+  }
+  std::vector<uint32_t> place_moved(places_.size());
+  uint32_t places = 0;
+  for (uint32_t i = 0; i < places_.size(); ++i) {
+    if (!kept[i]) continue;
+    if (places != i) places_[places] = std::move(places_[i]);
+    place_moved[i] = places++;
+  }
+  std::erase_if(place_index_, [&](const auto& entry) { return !kept[entry.second]; });
+  places_.resize(places);
+  for (auto& [key, place] : place_index_) place = place_moved[place];
+  for (Stack& stack : stacks_) {
+    if (is_cut(stack)) stack.place = place_moved[stack.place];
+  }
+  for (JobState& job : jobs_) {
+    std::unordered_map<uint32_t, Cell> cuts;
+    for (const auto& [place, cell] : job.cuts) cuts[place_moved[place]] = cell;
+    job.cuts = std::move(cuts);
   }
 }
 
@@ -518,7 +548,10 @@ void AggregatorImpl::StopJob(engine::JobId job) {
   if (!Valid(job)) return;
   DropHeld(uint64_t{1} << job, std::nullopt);
   jobs_[job] = {};
-  if (std::any_of(jobs_.begin(), jobs_.end(), [](const JobState& j) { return j.active; })) return;
+  if (std::any_of(jobs_.begin(), jobs_.end(), [](const JobState& j) { return j.active; })) {
+    if (places_.size() >= kMaxPlaces) Sweep();
+    return;
+  }
   // idle: give everything back
   std::vector<Stack>().swap(stacks_);
   std::vector<uint32_t>().swap(free_);

@@ -38,7 +38,8 @@ struct JobStats {
 
 // Samples of a job whose stacks end too early in the same file for the same reason.
 struct Cut {
-  std::string path;          // of the mapping in which the outermost frame lies, "//anon" for code made at run time; "": no frame, or unknown
+  std::string path;          // of the mapping in which the outermost frame lies, "//anon" for code made at run time; "": no frame, or unknown;
+                             // "(places beyond the first 4096)": of all further ones
   std::string build_id;      // hexadecimal, or empty
   std::string function;      // an example of such a frame
   borescope_loss reason = LOSS_NONE;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs' unwinder against the running kernel: needs root and BPF. Truth: a workload that says by its source who calls whom, and nm.
+#include <elf.h>
 #include <gtest/gtest.h>
 #include <linux/perf_event.h>
 #include <sys/ioctl.h>
@@ -425,6 +426,52 @@ TEST(WalkTest, ReturnProbesOfOthersAreSeenThrough) {
   std::cerr << whole << " whole of " << s.feeder->samples.size() << "\n";
   EXPECT_GT(through, s.feeder->samples.size() * 9 / 10);
   EXPECT_GT(whole, s.feeder->samples.size() * 98 / 100);
+}
+
+// Its registers are not what the tables speak of: where it runs is told, and that it is such a program.
+TEST(WalkTest, A32BitProgramIsNamed) {
+  std::string path = ::testing::TempDir() + "/spin32." + std::to_string(getpid());
+  struct {
+    Elf32_Ehdr header = {};
+    Elf32_Phdr load = {};
+    uint8_t code[2] = {0xeb, 0xfe};  // jmp to itself
+  } file;
+  constexpr uint32_t kStart = 0x8048000, kCode = offsetof(decltype(file), code);
+  std::memcpy(file.header.e_ident, ELFMAG, SELFMAG);
+  file.header.e_ident[EI_CLASS] = ELFCLASS32;
+  file.header.e_ident[EI_DATA] = ELFDATA2LSB;
+  file.header.e_ident[EI_VERSION] = EV_CURRENT;
+  file.header.e_type = ET_EXEC;
+  file.header.e_machine = EM_386;
+  file.header.e_version = EV_CURRENT;
+  file.header.e_entry = kStart + kCode;
+  file.header.e_phoff = offsetof(decltype(file), load);
+  file.header.e_ehsize = sizeof(Elf32_Ehdr);
+  file.header.e_phentsize = sizeof(Elf32_Phdr);
+  file.header.e_phnum = 1;
+  file.load = {PT_LOAD, 0, kStart, kStart, kCode + 2, kCode + 2, PF_R | PF_X, 4096};
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(&file), kCode + 2);
+  ASSERT_EQ(chmod(path.c_str(), 0700), 0);
+  Child child([=] {
+    execl(path.c_str(), path.c_str(), nullptr);
+    _exit(0);  // this kernel runs no such programs
+  });
+  child.Go();
+  SleepMs(200);
+  bool runs = std::ifstream("/proc/" + std::to_string(child.pid()) + "/maps").good();
+  std::string exe(256, '\0');
+  ssize_t n = readlink(("/proc/" + std::to_string(child.pid()) + "/exe").c_str(), exe.data(), exe.size());
+  exe.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  unlink(path.c_str());
+  if (!runs || exe.find("/spin32.") == std::string::npos) GTEST_SKIP() << "this kernel runs no 32-bit programs";
+  Session s(child.pid(), 499);
+  ASSERT_GE(s.job, 0);
+  s.DrainUntilEnough([&] { return s.feeder->samples.size() >= 200; });
+  ASSERT_GE(s.feeder->samples.size(), 200u);
+  for (const auto& sample : s.feeder->samples) {
+    EXPECT_EQ(sample.end_reason, LOSS_PROGRAM_32_BIT);
+    EXPECT_EQ(sample.user, std::vector<uint64_t>{kStart + kCode});
+  }
 }
 
 }  // namespace

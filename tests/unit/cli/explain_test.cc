@@ -53,6 +53,24 @@ TEST(ExplainTest, EachReasonSaysWhatWouldMendIt) {
   EXPECT_THAT(mend(LOSS_UNSUPPORTED_RULE, false), HasSubstr("report"));
 }
 
+// What is known of a file's table is known by its content, which may have come under another name first.
+TEST(ExplainTest, TheTableIsFoundByBuildId) {
+  Tables::FileInfo other{.path = "/image1/libx.so", .build_id = "00ff", .sources = "", .problem = "first", .state = Tables::State::kFailed, .missing = {}};
+  Tables::FileInfo nameless = other, plain = other;
+  nameless.build_id = plain.build_id = "";
+  nameless.problem = "second";
+  plain.path = "/image2/liby.so";
+  plain.problem = "third";
+  stacks::Cut x{.path = "/image2/libx.so", .build_id = "00ff", .function = "f", .reason = LOSS_NO_UNWIND_INFO, .samples = 1, .ns = 1};
+  stacks::Cut y{.path = "/image2/liby.so", .build_id = "", .function = "f", .reason = LOSS_NO_UNWIND_INFO, .samples = 1, .ns = 1};
+  EXPECT_THAT(Explain({x}, {nameless, plain, other}, {}, 10, 80), HasSubstr("first"));
+  EXPECT_THAT(Explain({y}, {nameless, plain, other}, {}, 10, 80), HasSubstr("third"));
+  Tables::FileInfo own = other;  // the same build id, and other bytes
+  own.path = x.path;
+  own.problem = "fourth";
+  EXPECT_THAT(Explain({x}, {other, own}, {}, 10, 80), HasSubstr("fourth"));
+}
+
 TEST(ExplainTest, LinesFitTheTerminalAndListsEnd) {
   std::vector<stacks::Cut> cuts;
   for (int i = 0; i < 100; ++i) cuts.push_back({"/opt/app/lib" + std::to_string(i) + ".so", "ab", "Very::long(function, name) of many words here", LOSS_NO_UNWIND_INFO, 7, 70});

@@ -451,6 +451,45 @@ TEST_F(AggregatorTest, CutsSayWhereAndWhy) {
   EXPECT_TRUE(aggregator_->cuts(3).empty());
 }
 
+// More places than are kept apart: what goes beyond is named, and room comes back when a job has ended.
+TEST_F(AggregatorTest, CutsInTooManyPlacesAreNamed) {
+  Start(1 << 16);
+  JobOptions options;
+  options.start_mono_ns = 1000;
+  options.window_ns = 1000;
+  aggregator_->StartJob(4, options);
+  engine::Mmap event;
+  event.time_ns = 1000;
+  event.tgid = event.tid = getpid();
+  event.length = 0x1000;
+  auto cut_in = [&](int number, borescope_loss reason, uint64_t jobs) {
+    event.start = 0x10000000 + 0x1000ull * static_cast<uint64_t>(number);
+    event.path = "/gone/" + std::to_string(number);
+    event.inode = static_cast<uint64_t>(1 + number);
+    aggregator_->OnMmap(event);
+    auto s = Make(1010, {event.start + 8});
+    s.end_reason = reason;
+    s.job_mask = jobs;
+    aggregator_->OnSample(s);
+  };
+  aggregator_->OnFound({1000, getpid(), 1, 7, "me"});
+  cut_in(0, LOSS_BAD_CFA, 1 << 4);
+  for (int i = 1; i < 4100; ++i) cut_in(i, LOSS_NO_UNWIND_INFO, 1 << 3);
+  cut_in(4100, LOSS_BAD_CFA, 1 << 3);
+  auto cuts = aggregator_->cuts(3);
+  ASSERT_EQ(cuts.size(), 4097u);
+  EXPECT_EQ(cuts[0].path, "(places beyond the first 4096)");
+  EXPECT_EQ(cuts[0].reason, LOSS_NO_UNWIND_INFO);
+  EXPECT_EQ(cuts[0].samples, 4u);
+  EXPECT_EQ(std::count_if(cuts.begin(), cuts.end(), [](const Cut& c) { return c.reason == LOSS_BAD_CFA && c.path == "(places beyond the first 4096)"; }), 1);
+  aggregator_->StopJob(3);
+  cut_in(4200, LOSS_BAD_CFA, 1 << 4);
+  cuts = aggregator_->cuts(4);
+  ASSERT_EQ(cuts.size(), 2u);
+  EXPECT_EQ(cuts[0].path, "/gone/0");
+  EXPECT_EQ(cuts[1].path, "/gone/4200");
+}
+
 TEST_F(AggregatorTest, AJobBegunAnewKeepsWhatIsKnownOfProcesses) {
   Start();
   aggregator_->OnFork({1000, getpid(), kGone, 1, 7});
