@@ -107,6 +107,7 @@ class Walker {
   void Run(std::span<const CodeRange> uncovered);
   std::vector<CodeRow> Take();
   CodeStats stats;
+  bool out_of_budget() const { return budget_ == 0; }
 
  private:
   using Blocks = std::map<uint64_t, Block>;
@@ -207,7 +208,7 @@ void Walker::ReadText(std::span<const CodeRange> uncovered) {
   }
   texts_.resize(kept);
   stats.bytes = total;
-  budget_ = options_.base_instructions + total * options_.instructions_per_byte;
+  budget_ = std::min(options_.base_instructions + total * options_.instructions_per_byte, options_.max_instructions);
 }
 
 const Text* Walker::TextAt(uint64_t address) const {
@@ -927,10 +928,7 @@ void Walker::WalkFunction(uint64_t start) {
 
 void Walker::WalkQueue() {
   while (!queue_.empty()) {
-    if (budget_ == 0) {
-      stats.out_of_budget = true;
-      return;
-    }
+    if (budget_ == 0) return;
     uint64_t start = queue_.front();
     queue_.pop_front();
     auto it = functions_.find(start);
@@ -1095,6 +1093,7 @@ std::vector<CodeRow> RulesFromCode(symbols::ElfFile& elf, symbols::ElfFile* debu
   Walker walker(elf, debug, rules, options);
   walker.Run(uncovered);
   auto rows = walker.Take();
+  walker.stats.out_of_budget = walker.out_of_budget();
   if (stats) *stats = walker.stats;
   return rows;
 #else

@@ -25,6 +25,8 @@ struct CodeOptions {
   uint64_t max_bytes = 256u << 20;
   // Work: so many instructions are looked at, and so many more for each byte of code, at most.
   uint64_t base_instructions = 1 << 20, instructions_per_byte = 8;
+  // And in all, whatever the size: some seconds. What is certainly reached comes first; the rest of the code stays without rules.
+  uint64_t max_instructions = 20'000'000;
 };
 
 struct CodeStats {

@@ -122,8 +122,8 @@ std::vector<CodeRange> Uncovered(const symbols::ElfFile& elf, const std::vector<
   return ranges;
 }
 
-// `rows`, and what follows from the code itself where they tell nothing. True: something did.
-bool AddCode(symbols::ElfFile& elf, symbols::ElfFile* debug, Rules* rules, std::vector<Row>* rows) {
+// `rows`, and what follows from the code itself where they tell nothing. The source's name, null: nothing followed.
+const char* AddCode(symbols::ElfFile& elf, symbols::ElfFile* debug, Rules* rules, std::vector<Row>* rows) {
   // Not understood: a rule of its own, since gaps without one are taken for padding.
   unwind_rule unknown = {};
   unknown.kind = UNWIND_RULE_NONE;
@@ -131,7 +131,8 @@ bool AddCode(symbols::ElfFile& elf, symbols::ElfFile* debug, Rules* rules, std::
   Layer layer;
   bool any = false;
   uint64_t end = 0;
-  for (const CodeRow& row : RulesFromCode(elf, debug, Uncovered(elf, *rows), rules)) {
+  CodeStats stats;
+  for (const CodeRow& row : RulesFromCode(elf, debug, Uncovered(elf, *rows), rules, {}, &stats)) {
     if (layer.empty() || row.start != end) layer.Begin(row.start, row.end);
     else layer.Extend(row.end);
     end = row.end;
@@ -139,7 +140,8 @@ bool AddCode(symbols::ElfFile& elf, symbols::ElfFile* debug, Rules* rules, std::
     layer.Add(row.start, row.rule != kNoRule ? row.rule : rules->Index(unknown));
   }
   if (any) *rows = Underlay(*rows, layer.Flatten());
-  return any;
+  if (!any) return nullptr;
+  return stats.out_of_budget ? "code (in part: there is too much of it)" : "code";
 }
 
 class Compiler {
@@ -159,7 +161,7 @@ class Compiler {
       RETURN_IF_ERROR(AddDebugFrame(elf_));
       if (debug) RETURN_IF_ERROR(AddDebugFrame(*debug));
     }
-    if (AddCode(elf_, debug, &rules_, &rows_)) AddSource("code");
+    if (const char* source = AddCode(elf_, debug, &rules_, &rows_)) AddSource(source);
     if (rows_.empty()) return Error{ErrorCode::kNotFound, "the file has no unwind information"};
     RETURN_IF_ERROR(Paginate(rows_, &table_));
     table_.rules = rules_.Take();

@@ -466,6 +466,15 @@ TEST(RulesFromCode, GivesUpInTime) {
   auto rows = RulesFromCode(*built.elf, nullptr, all, &rules, options, &stats);
   EXPECT_LE(stats.instructions, options.base_instructions + stats.bytes * options.instructions_per_byte);
   for (size_t i = 1; i < rows.size(); ++i) EXPECT_LE(rows[i - 1].end, rows[i].start);
+  EXPECT_FALSE(stats.out_of_budget);
+
+  // Too much code: a part of it has rules.
+  const uint64_t whole = stats.instructions;
+  options.max_instructions = whole / 2;
+  Rules part_rules;
+  rows = RulesFromCode(*built.elf, nullptr, all, &part_rules, options, &stats);
+  EXPECT_LE(stats.instructions, whole / 2);
+  EXPECT_TRUE(stats.out_of_budget);
 }
 
 }  // namespace
