@@ -462,9 +462,11 @@ TEST_F(AggregatorTest, CutsInTooManyPlacesAreNamed) {
   event.time_ns = 1000;
   event.tgid = event.tid = getpid();
   event.length = 0x1000;
+  std::string path;
   auto cut_in = [&](int number, borescope_loss reason, uint64_t jobs) {
     event.start = 0x10000000 + 0x1000ull * static_cast<uint64_t>(number);
-    event.path = "/gone/" + std::to_string(number);
+    path = "/gone/" + std::to_string(number);
+    event.path = path;
     event.inode = static_cast<uint64_t>(1 + number);
     aggregator_->OnMmap(event);
     auto s = Make(1010, {event.start + 8});
