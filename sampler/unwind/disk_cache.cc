@@ -184,7 +184,10 @@ void DiskCache::Shrink() {
   while (const dirent* entry = ::readdir(dir)) {
     struct stat st;
     if (::fstatat(directory_.get(), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode)) continue;
-    if (std::string_view(entry->d_name) == kKey) continue;
+    if (std::string_view(entry->d_name) == kKey) {
+      bytes_ += static_cast<uint64_t>(st.st_size);
+      continue;
+    }
     if (std::string_view(entry->d_name).starts_with(kTemporary) && st.st_mtime < hour_ago) {
       ::unlinkat(directory_.get(), entry->d_name, 0);  // of a process that died over it
       continue;
