@@ -1062,7 +1062,13 @@ std::vector<CodeRow> Walker::Take() {
     else rows.push_back({offset, offset + (end - start), rule});
   }
   auto by_start = [](const CodeRow& a, const CodeRow& b) { return a.start < b.start; };
-  std::sort(rows.begin(), rows.end(), by_start);
+  std::stable_sort(rows.begin(), rows.end(), by_start);
+  // A trampoline may lie in what was walked: of two rows the later holds, of equal begins the trampoline's.
+  for (size_t i = 1; i < rows.size(); ++i) {
+    if (rows[i].start > rows[i - 1].start) rows[i - 1].end = std::min(rows[i - 1].end, rows[i].start);
+    else rows[i].start = std::min(rows[i - 1].end, rows[i].end);
+  }
+  std::erase_if(rows, [](const CodeRow& row) { return row.start >= row.end; });
   // What was not understood, but for padding, is told too: it is not to be taken for what stands before it.
   std::vector<CodeRow> unknown;
   for (const Text& t : texts_) {
@@ -1072,6 +1078,7 @@ std::vector<CodeRow> Walker::Take() {
       if (at < to && SkipPadding(start, gap_end) < gap_end) unknown.push_back({at, to, kNoRule});
     };
     auto it = std::lower_bound(rows.begin(), rows.end(), CodeRow{at, 0, 0}, by_start);
+    if (it != rows.begin()) at = std::max(at, std::prev(it)->end);  // of the range before: a trampoline's rule begins early
     for (; it != rows.end() && it->start < end; ++it) {
       add_gap(it->start);
       at = it->end;
