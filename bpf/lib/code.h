@@ -29,6 +29,12 @@ static inline __attribute__((always_inline)) enum code_place code_place_of(__u64
 	return CODE_BODY;
 }
 
+/* code: the 8 bytes before the pc of a thread in a system call. */
+static inline __attribute__((always_inline)) int code_is_syscall(__u64 code)
+{
+	return code >> 32 == 0xd4000001; /* svc #0 */
+}
+
 /* code: the 8 bytes before a return address. */
 static inline __attribute__((always_inline)) int code_ends_in_call(__u64 code)
 {
@@ -48,6 +54,11 @@ static inline __attribute__((always_inline)) enum code_place code_place_of(__u64
 	if ((code & 0xffffff) == 0xe58948 || (code & 0xffffff) == 0xec8b48) /* mov rbp, rsp */
 		return CODE_PUSHED;
 	return CODE_BODY;
+}
+
+static inline __attribute__((always_inline)) int code_is_syscall(__u64 code)
+{
+	return code >> 48 == 0x050f;
 }
 
 /* call through a register or memory: byte 0xff, then a ModRM byte with 2 in the middle; its size follows from the ModRM byte. */

@@ -243,20 +243,19 @@ UNWIND_INLINE int unwind_signal_regs(struct unwind *u, __u64 sp)
 /* What the signal interrupted: all its registers lie in the signal frame. It may stand on another stack. */
 UNWIND_INLINE void unwind_signal(struct unwind *u)
 {
-	__u64 sp = u->r[UNWIND_SP], limit = u->limit;
+	__u64 sp = u->r[UNWIND_SP];
 
 	if (!unwind_signal_regs(u, sp))
 		return;
-	if (u->r[UNWIND_SP] <= sp || u->r[UNWIND_SP] >= limit) {
+	if (u->r[UNWIND_SP] <= sp || u->r[UNWIND_SP] >= u->limit) {
 		if (u->segments >= UNWIND_SEGMENTS) {
 			unwind_stop(u, LOSS_STACK_SWITCH);
 			return;
 		}
 		u->segments++;
-		limit = u->r[UNWIND_SP] + UNWIND_SPAN;
 	}
+	/* Its limit counts from its own stack pointer: an alternate stack may lie right below the stack that was interrupted. */
 	unwind_enter(u);
-	u->limit = limit;
 }
 
 /* One frame up by a rule of any kind but UNWIND_RULE_NONE: see unwind_guess. */

@@ -44,7 +44,7 @@ struct user_walk {
 	u64 now_ns;
 	u64 probed; /* where returns go that a uretprobe has taken; 0: nowhere */
 	u64 frame;  /* the step's: bpf/abi/record.h */
-	u32 in_syscall; /* the next frame's pc stands behind the instruction of a system call */
+	u32 in_syscall; /* the thread is in a system call: the next frame's pc stands behind its instruction, or where a signal handler begins */
 	u32 has_missing;
 	struct borescope_missing_file missing;
 	u32 mapping_last, mapping_count;
@@ -248,8 +248,13 @@ __noinline int user_step(void)
 		u->pc = pc;
 	}
 	w->frame = u->interrupted ? u->pc | USER_FRAME_INTERRUPTED : u->pc;
-	pc = unwind_lookup_pc(u) - w->in_syscall;
-	w->in_syscall = 0;
+	pc = unwind_lookup_pc(u);
+	if (w->in_syscall) {
+		w->in_syscall = 0;
+		if (!bpf_probe_read_user(&code, sizeof(code), (void *)(u->pc - sizeof(code))) && code_is_syscall(code))
+			pc--;
+		code = 0;
+	}
 	if (user_is_vsyscall(pc)) {
 		__builtin_memset(&w->rule, 0, sizeof(w->rule));
 		w->rule.kind = UNWIND_RULE_FRAME;
@@ -265,10 +270,13 @@ __noinline int user_step(void)
 			return u->interrupted ? USER_LAST_FRAME : USER_NO_FRAME;
 		}
 		known = m->kind == MAPPING_TABLE && user_rule(m->table, pc - m->start + m->offset) && w->rule.kind != UNWIND_RULE_NONE;
-		if (u->guessed && !(known && w->rule.kind == UNWIND_RULE_SIGNAL) &&
-		    !bpf_probe_read_user(&code, sizeof(code), (void *)(u->pc - sizeof(code))) && !unwind_is_caller(u, code)) {
-			unwind_stop(u, LOSS_NO_UNWIND_INFO); /* the code below keeps no frame pointer, and no table tells of it */
-			return USER_NO_FRAME;
+		if (u->guessed && !(known && w->rule.kind == UNWIND_RULE_SIGNAL)) {
+			/* Code that cannot be read reads as zeros, which are no call. */
+			bpf_probe_read_user(&code, sizeof(code), (void *)(u->pc - sizeof(code)));
+			if (!unwind_is_caller(u, code)) {
+				unwind_stop(u, LOSS_NO_UNWIND_INFO); /* the code below keeps no frame pointer, and no table tells of it */
+				return USER_NO_FRAME;
+			}
 		}
 		if (m->kind == MAPPING_MISSING) {
 			unwind_stop(u, LOSS_TABLES_NOT_READY);

@@ -416,5 +416,11 @@ TEST(UnwindTest, CallsAreTold) {
   EXPECT_TRUE(unwind_is_caller(&u, calls[0]));
 }
 
+TEST(CodeTest, TheInstructionOfASystemCall) {
+  EXPECT_TRUE(code_is_syscall(0x050f'9090'9090'9090));
+  EXPECT_FALSE(code_is_syscall(0x9090'050f'9090'9090));
+  EXPECT_FALSE(code_is_syscall(0));
+}
+
 }  // namespace
 }  // namespace borescope::engine
