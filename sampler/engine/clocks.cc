@@ -59,6 +59,8 @@ Status Clocks::Start(int rate, int frequency_hz, const std::vector<int>& cpus) {
     attr.config = PERF_COUNT_SW_CPU_CLOCK;
     attr.sample_period = static_cast<uint64_t>(e.period_ns);
     attr.disabled = 1;
+    // Ticks of the idle task are nobody's. They count against the kernel's limit on samples, too: after a rest it would drop ticks of work.
+    attr.exclude_idle = 1;
     e.event.Reset(static_cast<int>(syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
     if (!e.event.valid() && errno == ENODEV) continue;  // went offline just now
     if (!e.event.valid()) return ErrnoError("perf_event_open (" + what + ")");

@@ -134,6 +134,13 @@ uint64_t MaxSampleRate(const std::string& proc_root) {
   return text.ok() ? ParseUint(Trim(*text)).value_or(0) : 0;
 }
 
+// CONFIG_HZ: the coarse clock advances with the scheduler's tick.
+uint64_t SchedulerHz() {
+  timespec tick{};
+  if (clock_getres(CLOCK_MONOTONIC_COARSE, &tick) != 0 || tick.tv_sec != 0 || tick.tv_nsec <= 0) return 0;
+  return 1'000'000'000 / static_cast<uint64_t>(tick.tv_nsec);
+}
+
 // Bytes of kernel memory of a map, as the kernel accounts it.
 uint64_t MapBytes(const std::string& proc_root, int fd) {
   auto info = ReadFile(proc_root + "/self/fdinfo/" + std::to_string(fd), 4096);
@@ -265,6 +272,7 @@ class EngineImpl final : public Engine {
   std::vector<int> cpus_;                            // on which events are open
   int64_t looked_at_machine_ns_ = 0;
   uint64_t max_sample_rate_ = 0;
+  const uint64_t scheduler_hz_ = SchedulerHz();
   std::array<std::optional<JobEntry>, BORESCOPE_MAX_JOBS> jobs_;
   std::vector<Link> links_;
   Link visit_link_;
@@ -414,7 +422,7 @@ Status EngineImpl::ApplyRates() {
   for (auto& job : jobs_) {
     if (!job) continue;
     // What is lowered is the highest there is, so it has a clock of its own and is never thinned.
-    int hz = std::max(1, ClampFrequency(job->job.frequency_hz, max_sample_rate_));
+    int hz = std::max(1, ClampFrequency(job->job.frequency_hz, max_sample_rate_, scheduler_hz_));
     frequencies.push_back(hz);
     if (hz < job->job.frequency_hz && (job->counters.lowest_hz == 0 || hz < job->counters.lowest_hz)) {
       Log(LogLevel::kWarning, "engine: a job is sampled less often than it asks for: kernel.perf_event_max_sample_rate must be twice its frequency",
@@ -538,9 +546,10 @@ Result<JobId> EngineImpl::AddJob(const Job& job) {
   }
   std::lock_guard lock(mutex_);
   max_sample_rate_ = MaxSampleRate(options_.proc_root);
-  if (ClampFrequency(job.frequency_hz, max_sample_rate_) == 0) {
-    return Error{ErrorCode::kUnsupported, "kernel.perf_event_max_sample_rate is " + std::to_string(max_sample_rate_) + ": raise it to " +
-                                              std::to_string(2 * job.frequency_hz) + ", twice the frequency"};
+  if (ClampFrequency(job.frequency_hz, max_sample_rate_, scheduler_hz_) == 0) {
+    uint64_t needed = std::max(2 * static_cast<uint64_t>(job.frequency_hz), scheduler_hz_ + 1);
+    return Error{ErrorCode::kUnsupported, "kernel.perf_event_max_sample_rate is " + std::to_string(max_sample_rate_) +
+                                              ", at which the kernel drops samples: raise it to " + std::to_string(needed) + " or more"};
   }
   auto free = std::ranges::find_if(jobs_, [](const auto& j) { return !j.has_value(); });
   if (free == jobs_.end()) {

@@ -25,8 +25,9 @@ RatePlan PlanRates(const std::vector<int>& frequencies_hz) {
   return plan;
 }
 
-int ClampFrequency(int frequency_hz, uint64_t max_sample_rate) {
+int ClampFrequency(int frequency_hz, uint64_t max_sample_rate, uint64_t scheduler_hz) {
   if (max_sample_rate == 0) return frequency_hz;
+  if (max_sample_rate <= scheduler_hz) return 0;
   return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(frequency_hz), max_sample_rate / 2));
 }
 

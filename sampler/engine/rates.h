@@ -20,7 +20,8 @@ struct RatePlan {
 RatePlan PlanRates(const std::vector<int>& frequencies_hz);
 
 // What kernel.perf_event_max_sample_rate leaves of a frequency: at most half of it, for near it the kernel drops ticks without a
-// word. 0: nothing. max_sample_rate 0: not known, no limit.
-int ClampFrequency(int frequency_hz, uint64_t max_sample_rate);
+// word. 0: nothing; also when it is no more than scheduler_hz, the kernel's own ticks a second: it then allows one sample between two of these and
+// stops the clock after each. max_sample_rate 0: not known, no limit.
+int ClampFrequency(int frequency_hz, uint64_t max_sample_rate, uint64_t scheduler_hz);
 
 }  // namespace borescope::engine

@@ -45,13 +45,15 @@ TEST(RatesTest, AnyMix) {
 }
 
 TEST(RatesTest, TheKernelsLimitLowersAFrequencyToItsHalf) {
-  EXPECT_EQ(ClampFrequency(199, 100'000), 199);
-  EXPECT_EQ(ClampFrequency(199, 398), 199);
-  EXPECT_EQ(ClampFrequency(199, 397), 198);
-  EXPECT_EQ(ClampFrequency(199, 100), 50);
-  EXPECT_EQ(ClampFrequency(1, 2), 1);
-  EXPECT_EQ(ClampFrequency(1, 1), 0);
-  EXPECT_EQ(ClampFrequency(999, 0), 999);
+  EXPECT_EQ(ClampFrequency(199, 100'000, 1), 199);
+  EXPECT_EQ(ClampFrequency(199, 398, 1), 199);
+  EXPECT_EQ(ClampFrequency(199, 397, 1), 198);
+  EXPECT_EQ(ClampFrequency(199, 100, 1), 50);
+  EXPECT_EQ(ClampFrequency(1, 2, 1), 1);
+  EXPECT_EQ(ClampFrequency(199, 250, 250), 0) << "one sample a tick";
+  EXPECT_EQ(ClampFrequency(199, 251, 250), 125);
+  EXPECT_EQ(ClampFrequency(1, 1, 1), 0);
+  EXPECT_EQ(ClampFrequency(999, 0, 1), 999);
 }
 
 }  // namespace
