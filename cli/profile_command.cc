@@ -35,6 +35,7 @@ namespace borescope::cli {
 namespace {
 
 constexpr char kTableCache[] = "/var/cache/borescope/unwind-tables";
+constexpr int64_t kArmNs = 200'000'000;  // at the start, for the unwind tables of processes that run: so many samples could not all wait for them
 constexpr int64_t kWaitForTablesNs = 2'000'000'000;  // at the end, for samples that came before their unwind tables
 
 #ifdef BORESCOPE_FIXED_PERIOD
@@ -334,16 +335,11 @@ int RunProfile(const ProfileOptions& options) {
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
   const int64_t own_cpu_start = OwnCpuNs();
-  const int64_t start_mono = NowNs(CLOCK_MONOTONIC), start_boot = NowNs(CLOCK_BOOTTIME);
-  auto job = (*engine)->AddJob({.frequency_hz = frequency,
-                                .kernel_stacks = spec.kernel_stacks == api::KernelStacks::kAuto,
-                                .start_boot_ns = start_boot,
-                                .deadline_boot_ns = start_boot + duration_ns});
+  auto job = (*engine)->AddJob({.frequency_hz = frequency, .kernel_stacks = spec.kernel_stacks == api::KernelStacks::kAuto});  // its window is opened below
   if (!job.ok()) return Fail(job.error());
   if (const int hz = (*engine)->counters(*job).lowest_hz; hz < frequency) {
     fmt::print(stderr, "warning: {}\n", Limited(hz, frequency));
   }
-  aggregator->StartJob(*job, {.start_mono_ns = start_mono, .window_ns = 7'200'000'000'000, .frequency_hz = frequency, .split_by_process = true});
   if (options.all) {
     if (auto status = (*engine)->AddAllProcesses(*job); !status.ok()) return Fail(status.error());
   }
@@ -354,7 +350,6 @@ int RunProfile(const ProfileOptions& options) {
   }
   if (command) {
     if (auto status = (*engine)->AddProcess(*job, command->pid()); !status.ok()) return Fail(status.error());
-    if (auto status = command->Release(); !status.ok()) return Fail(status.error());
   }
 
   auto drain = [&]() -> Status {
@@ -362,15 +357,29 @@ int RunProfile(const ProfileOptions& options) {
     aggregator->Poll(NowNs(CLOCK_MONOTONIC));
     return OkStatus();
   };
+  auto wait = [&](int ms) {
+    pollfd wake[] = {{(*engine)->wake_fd(), POLLIN, 0}, {(*tables)->wake_fd(), POLLIN, 0}};
+    ::poll(wake, std::size(wake), ms);
+    return drain();
+  };
+  if (auto status = drain(); !status.ok()) return Fail(status.error());
+  for (int64_t ready = NowNs(CLOCK_MONOTONIC) + kArmNs; (*tables)->stats().under_way != 0 && NowNs(CLOCK_MONOTONIC) < ready && !g_interrupted;) {
+    if (auto status = wait(10); !status.ok()) return Fail(status.error());
+  }
+  const int64_t start_mono = NowNs(CLOCK_MONOTONIC), start_boot = NowNs(CLOCK_BOOTTIME);
+  aggregator->StartJob(*job, {.start_mono_ns = start_mono, .window_ns = 7'200'000'000'000, .frequency_hz = frequency, .split_by_process = true});
+  (*engine)->SetWindow(*job, start_boot, start_boot + duration_ns);
+  if (command) {
+    if (auto status = command->Release(); !status.ok()) return Fail(status.error());
+  }
+
   const bool progress = ::isatty(STDERR_FILENO) == 1;
   int64_t end_mono = start_mono + duration_ns;
   int64_t next_progress = start_mono;
   while (true) {
     int64_t now = NowNs(CLOCK_MONOTONIC);
     if (now >= end_mono || g_interrupted || (command && command->Ended())) break;
-    pollfd wake[] = {{(*engine)->wake_fd(), POLLIN, 0}, {(*tables)->wake_fd(), POLLIN, 0}};
-    ::poll(wake, std::size(wake), static_cast<int>(std::min<int64_t>(100, (end_mono - now) / 1'000'000 + 1)));
-    if (auto status = drain(); !status.ok()) return Fail(status.error());
+    if (auto status = wait(static_cast<int>(std::min<int64_t>(100, (end_mono - now) / 1'000'000 + 1))); !status.ok()) return Fail(status.error());
     if (progress && now >= next_progress) {
       next_progress = now + 500'000'000;
       fmt::print(stderr, "\r{:>6} of {}, {} samples ", FormatSeconds(static_cast<double>(now - start_mono) / 1e9),

@@ -886,6 +886,7 @@ Tables::Stats TablesImpl::stats() const {
   stats.files = tables_.size();
   for (const auto& [number, table] : tables_) {
     stats.rows += table->info.rows;
+    stats.under_way += table->working || table->waiting;
     stats.failed += table->info.state == State::kFailed;
     if (table->placement) {
       ++stats.placed_files;

@@ -30,6 +30,7 @@ class Tables {
   enum class State : uint8_t { kPending, kReady, kNothing, kFailed };  // kNothing: the file tells nothing; kFailed: see problem()
 
   struct Stats {
+    uint64_t under_way = 0;  // files whose tables are being made or wait for their place
     uint64_t files = 0, placed_files = 0, failed = 0, not_placed = 0;  // now; not_placed: for want of room
     uint64_t compiled = 0, from_disk = 0, damaged = 0, evictions = 0;  // so far; damaged: on disk
     uint64_t placed_bytes = 0, chunk_bytes = 0, user_bytes = 0, rows = 0;
