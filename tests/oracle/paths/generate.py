@@ -389,7 +389,7 @@ class RustSource:
         if k == "copy":
             size = d.choice([64, 500, 4000, 20000])
             times = max(1, n.budget * 10 // (20 + size // 16))
-            return (f"let mut from = black_box([1u8; {size}]); let mut to = [0u8; {size}]; let mut j = 0; while j < {times} {{ "
+            return (f"let mut from = [1u8; {size}]; black_box(&mut from); let mut to = [0u8; {size}]; let mut j = 0; while j < {times} {{ "
                     f"to[..{size} - (j & 7)].copy_from_slice(&from[..{size} - (j & 7)]); black_box(&mut to); black_box(&mut from); j += 1; }} SINK ^= to[3] as u64 ^ {self.constant()};")
         if k in ("plain", "pointer", "virtual"):
             return f"{burn} SINK = x; {self.calls(n)}"
@@ -400,7 +400,7 @@ class RustSource:
             start = " ".join(f"let {v} = x * {self.constant()};" for v in names)
             return f"{start} {self.calls(n)} SINK ^= {' ^ '.join(names)};"
         if k == "large":
-            return f"let mut block = black_box([x as u8; {65536 + 16 * d.randint(1, 300)}]); {self.calls(n)} SINK ^= block[(x & 4095) as usize] as u64; black_box(&mut block);"
+            return f"let mut block = [x as u8; {65536 + 16 * d.randint(1, 300)}]; black_box(&mut block); {self.calls(n)} SINK ^= block[(x & 4095) as usize] as u64; black_box(&mut block);"
         if k == "realigned":
             return f"let mut block = black_box(Aligned([x; 8])); {self.calls(n)} SINK ^= block.0[(x & 7) as usize]; black_box(&mut block);"
         if k == "recursive":
