@@ -47,7 +47,8 @@ bool Valid(const unwind_rule& rule) {
 
 // Whether pages, rows and rules fit each other.
 bool Valid(const CompiledTable& table) {
-  if (table.rules.empty() || table.rules.size() > UNWIND_MAX_RULES || table.rules[0].kind != UNWIND_RULE_NONE) return false;
+  constexpr unwind_rule kNone = {};
+  if (table.rules.empty() || table.rules.size() > UNWIND_MAX_RULES || std::memcmp(&table.rules[0], &kNone, sizeof(kNone)) != 0) return false;
   if (!std::all_of(table.rules.begin(), table.rules.end(), [](const unwind_rule& rule) { return Valid(rule); })) return false;
   if (table.page_rows.empty()) return table.rows.empty();
   if (table.page_count() > CompiledTable::kMaxPages || table.first_page > UINT32_MAX - table.page_count()) return false;

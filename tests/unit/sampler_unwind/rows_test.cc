@@ -160,6 +160,7 @@ TEST(CompiledTable, ParseTakesNothingThatDoesNotFit) {
   };
   EXPECT_TRUE(refused([](CompiledTable& t) { t.rules.clear(); }));
   EXPECT_TRUE(refused([](CompiledTable& t) { t.rules[0].kind = UNWIND_RULE_FRAME; }));
+  EXPECT_TRUE(refused([](CompiledTable& t) { t.rules[0].cfa_offset = 8; }));  // rule 0 says nothing
   EXPECT_TRUE(refused([](CompiledTable& t) { t.rules.back().cfa_reg = 16; }));
   EXPECT_TRUE(refused([](CompiledTable& t) { t.rules.back().kind = 99; }));
   EXPECT_TRUE(refused([](CompiledTable& t) { t.rows[0] = UNWIND_ROW(4, 2); }));        // a page that does not begin with a row
