@@ -269,6 +269,35 @@ TEST(EngineTest, LockstepIsMissedWithoutJitter) {
   EXPECT_TRUE(ratio < 0.5 || ratio > 1.5) << ratio;
 }
 
+// A sample's value is the period that ended with it, not the one with which the event was opened: between two ticks that hit a process
+// which never rests lies that much time.
+TEST(EngineTest, TheValueIsTheTimeSinceTheTickBefore) {
+  auto e = OpenEngine();
+  ASSERT_TRUE(e);
+  Child spinner([] {
+    AllCapabilities all;
+    sched_param fifo{.sched_priority = 10};
+    sched_setscheduler(0, SCHED_FIFO, &fifo);
+    Pin(0);
+    SpinForever();
+  });
+  spinner.Go();
+  auto job = e->AddJob(JobFor(199, 60'000));
+  ASSERT_TRUE(job.ok() && e->AddProcess(*job, spinner.pid()).ok());
+  Recorder r;
+  DrainUntil(*e, r, [&] { return r.samples.size() > 1000; });
+  ASSERT_GT(r.samples.size(), 1000u);
+  size_t close = 0;
+  std::set<int64_t> values;
+  for (size_t i = 1; i < r.samples.size(); ++i) {
+    double gap = static_cast<double>(r.samples[i].time_ns - r.samples[i - 1].time_ns), weight = static_cast<double>(r.samples[i].weight_ns);
+    close += std::abs(gap - weight) < 0.03 * weight;
+    values.insert(r.samples[i].weight_ns);
+  }
+  std::cerr << close << " of " << r.samples.size() - 1 << " values are within 3 % of the time since the tick before, " << values.size() << " different ones\n";
+  EXPECT_GT(close, r.samples.size() * 8 / 10);  // the rest: new periods, and what the hypervisor and the limit on real-time processes take
+}
+
 TEST(EngineTest, NeighbourAndMovedProcessGiveNothing) {
   auto e = OpenEngine();
   ASSERT_TRUE(e);
