@@ -231,6 +231,7 @@ SUITES = {
     "pprof": (suite_script("tests/pprof/run", 300), "what we write, read by go tool pprof and an independent decoder", False),
     "store": (suite_script("tests/store/run", 120), "the store from outside: refusals, queries, kill -9", False),
     "tables": (suite_script("tests/oracle/tables/run", 300), "unwind tables of this machine's files against readelf", False),
+    "names": (suite_script("tests/oracle/names/run", 600), "inline chains, files and lines against llvm-symbolizer", False),
     "table_budget": (suite_script("tests/oracle/table_budget/run", 120, needs_bpf=True), "400 executables under a budget of unwind tables", True),
     "oracle": (suite_oracle, "the engine against cgroup files and known truth (root, BPF)", False),
     "paths": (suite_script("tests/oracle/paths/run", 900, needs_bpf=True, long_timeout=4 * 3600), "drawn programs of which every stack is known (--long: every build)", False),

@@ -46,8 +46,10 @@ class DebugInfo {
 
   // What is at a linked address: innermost inlined function first, last the function that is really there. Empty: no unit holds the
   // address. Code without a described function (assembly) is one frame without a name. kExhausted: beyond the limits; kInvalid: the
-  // bytes make no sense; kNotFound: the .dwo file is missing.
+  // bytes make no sense.
   virtual Result<std::vector<SourceFrame>> Find(uint64_t vaddr) = 0;
+  // What kept names or lines away so far: a .dwo file that is missing, a unit that cannot be read. Empty: nothing.
+  virtual const std::string& problem() const = 0;
   virtual size_t memory_bytes() const = 0;
 };
 

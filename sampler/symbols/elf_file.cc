@@ -96,7 +96,6 @@ Status ElfFile::ReadHeaders() {
       }
     }
   }
-  if (segments_.empty()) return Error{ErrorCode::kInvalid, "an ELF file without a loadable segment"};
   if (header.e_shentsize == sizeof(Elf64_Shdr) && header.e_shoff != 0 && header.e_shoff < source_->size()) {
     size_t count = std::min<size_t>(header.e_shnum, kMaxSections);
     std::vector<uint32_t> names;
@@ -116,6 +115,10 @@ Status ElfFile::ReadHeaders() {
     for (const Section& s : sections_) {
       if (build_id_.empty() && s.type == SHT_NOTE) ReadNotes(s.offset, s.size);
     }
+  }
+  // files of debug information only (.dwo, .dwp, what .gnu_debugaltlink names) are not for loading
+  if (segments_.empty() && !FindSection(".debug_info") && !FindSection(".debug_info.dwo")) {
+    return Error{ErrorCode::kInvalid, "an ELF file without a loadable segment"};
   }
   return OkStatus();
 }
