@@ -10,9 +10,9 @@
 
 namespace borescope::unwind {
 
-// What goes over the socket between the sampler and borescope-unwind-tables. First the child says by a CompilerAnswer of kReady that it is
-// confined. Then for each file: kIdentify with the file's descriptor and that of its debug file if there is one, the answer is the hash of
-// their content; and if its table is not known yet, kCompile with a memory file for the table, the answer says how much stands in it.
+// What goes over the socket between the sampler and borescope-unwind-tables, after the child's confined::Hello. For each file: kIdentify with
+// the file's descriptor and that of its debug file if there is one, the answer is the hash of their content; and if its table is not known
+// yet, kCompile with a memory file for the table, the answer says how much stands in it.
 struct CompilerRequest {
   enum Kind : uint32_t { kIdentify, kCompile };  // kCompile: of the file that was identified last
   uint64_t number = 0;                           // the answer has it, too
@@ -23,7 +23,7 @@ struct CompilerRequest {
   HashKey key = {};
 };
 struct CompilerAnswer {
-  enum Kind : uint32_t { kReady, kContent, kTable, kNothing, kError, kChanged };
+  enum Kind : uint32_t { kContent, kTable, kNothing, kError, kChanged };
   uint64_t number = 0;
   uint32_t kind = kError;
   uint32_t pad = 0;
@@ -31,15 +31,6 @@ struct CompilerAnswer {
   uint8_t content[16] = {};   // hash of what was identified
   char text[472] = {};        // what is wrong
 };
-
-struct ConfineLimits {
-  uint64_t memory_bytes = uint64_t{2} << 30;  // of address space; not in builds with a sanitizer
-  uint64_t answer_bytes = 128 << 20;          // the largest file that can be written
-};
-
-// From here on this process can read and write descriptors that it has or is sent, and compute: no capabilities, no new files, sockets,
-// processes, signals, no more memory than the limits; what is forbidden fails with EPERM. Descriptors above 2 are closed.
-Status Confine(const ConfineLimits& limits);
 
 using CompileFunction = std::function<Result<CompiledTable>(symbols::ElfFile& elf, symbols::ElfFile* debug)>;
 // The child's life: confines itself, answers requests on `socket` until that is closed. Returns the exit code.

@@ -4,23 +4,17 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
 
-#include "common/base/fd.h"
 #include "common/base/result.h"
+#include "sampler/confined/process.h"
 #include "sampler/unwind/compiler_child.h"
 
 namespace borescope::unwind {
 
-// borescope-unwind-tables, opened once: what is started is what the version was taken of, whatever becomes of its name.
-struct CompilerProgram {
-  std::string path;
-  UniqueFd fd;
-  std::string version;  // changes with each build of it
-};
 // Empty path: beside our own program. kNotFound: it is not there.
-Result<CompilerProgram> OpenCompiler(std::string path);
+Result<confined::Program> OpenCompiler(std::string path);
 
 // The sampler's side of borescope-unwind-tables: started when it is first needed, started anew when it died, was ended, or has seen so many
 // files of so many tenants that it may be theirs.
@@ -37,10 +31,7 @@ class CompilerProcess {
   };
 
   // stop_fd: readable when what is under way is to be given up.
-  CompilerProcess(const CompilerProgram& program, int stop_fd, Limits limits) : program_(program), stop_fd_(stop_fd), limits_(limits) {}
-  ~CompilerProcess() { Stop(); }
-  CompilerProcess(const CompilerProcess&) = delete;
-  CompilerProcess& operator=(const CompilerProcess&) = delete;
+  CompilerProcess(const confined::Program& program, int stop_fd, Limits limits);
 
   // Hash of all that tables are made from, 32 hex digits. Errors: as Compile's.
   Result<std::string> Identify(const File& file, const File& debug, const HashKey& key);
@@ -49,29 +40,18 @@ class CompilerProcess {
   // clock, or other bytes are there now; kInternal: the process can't be started; kGone: given up.
   Result<std::string> Compile();
   // Ends the process; the next file starts one.
-  void Stop();
+  void Stop() { process_.Stop(); }
 
-  pid_t pid() const { return pid_; }          // 0: not running
-  int64_t cpu_ns() const { return cpu_ns_; }  // of all files so far
+  pid_t pid() const { return process_.pid(); }          // 0: not running
+  int64_t cpu_ns() const { return process_.cpu_ns(); }  // of all files so far
 
  private:
-  Status Start();
-  Result<CompilerAnswer> Ask(CompilerRequest request, const int* fds, size_t count);
-  // Waits for an answer, for which the process began to work when it had used so much CPU; it is gone unless this is ok.
-  Status Receive(int64_t cpu_start, CompilerAnswer* answer);
-  int64_t CpuNow() const;
-  std::string Reap();
+  Result<CompilerAnswer> Ask(CompilerRequest request, std::span<const int> fds);
 
-  const CompilerProgram& program_;
-  const int stop_fd_;
-  const Limits limits_;
-  UniqueFd socket_;
-  pid_t pid_ = 0;
-  std::vector<pid_t> left_;  // killed, but the kernel does not let go of them yet
+  confined::Process process_;
   uint64_t number_ = 0;
   int files_ = 0;  // of this process
   bool identified_ = false;
-  int64_t cpu_ns_ = 0;
 };
 
 }  // namespace borescope::unwind

@@ -106,7 +106,7 @@ struct Done {
 class Worker : public std::enable_shared_from_this<Worker> {
  public:
   struct Options {
-    CompilerProgram compiler;
+    confined::Program compiler;
     std::string cache_directory, debug_directory;
     CompilerProcess::Limits limits;
   };
