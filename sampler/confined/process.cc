@@ -197,10 +197,10 @@ Result<size_t> Process::Receive(void* into, size_t capacity) {
       return Error{by_cpu ? ErrorCode::kExhausted : ErrorCode::kUnavailable,
                    options_.work + " took longer than " + Seconds(by_cpu ? options_.cpu_ns : options_.wall_ns) + ": given up"};
     }
-    if (options_.budget && paused_ != (options_.budget->Left(now) < (paused_ ? kSliceNs : 0))) {
-      paused_ = !paused_;
-      ::kill(pid_, paused_ ? SIGSTOP : SIGCONT);
-    }
+    if (!options_.budget) continue;
+    const bool pause = paused_ ? options_.budget->WaitNs(kSliceNs, now) > 0 : options_.budget->Left(now) < 0;
+    if (pause != paused_) ::kill(pid_, pause ? SIGSTOP : SIGCONT);
+    paused_ = pause;
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sampler/symbols/byte_source.h"
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -88,9 +89,22 @@ Result<std::unique_ptr<ByteSource>> OpenSource(UniqueFd fd) {
   struct stat st;
   if (fstat(fd.get(), &st) != 0) return ErrnoError("fstat");
   if (!S_ISREG(st.st_mode)) return Error{ErrorCode::kInvalid, "not a regular file"};
-  return std::unique_ptr<ByteSource>(std::make_unique<FileSource>(std::move(fd), static_cast<uint64_t>(st.st_size)));
+  return OpenSource(std::move(fd), static_cast<uint64_t>(st.st_size));
 }
 
+std::unique_ptr<ByteSource> OpenSource(UniqueFd fd, uint64_t size) { return std::make_unique<FileSource>(std::move(fd), size); }
+
 std::unique_ptr<ByteSource> MemorySource(std::string bytes) { return std::make_unique<StringSource>(std::move(bytes)); }
+
+Result<UniqueFd> CopyToMemoryFile(const ByteSource& source) {
+  constexpr uint64_t kMaxBytes = 64 << 20;
+  std::string bytes(std::min(source.size(), kMaxBytes), '\0');
+  UniqueFd fd(memfd_create("image", MFD_CLOEXEC));
+  if (!fd.valid()) return ErrnoError("memfd_create");
+  if (!source.Read(0, bytes.data(), bytes.size()) || pwrite(fd.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return ErrnoError("its image can't be copied");
+  }
+  return fd;
+}
 
 }  // namespace borescope::symbols

@@ -32,6 +32,10 @@ class ByteSource {
 
 // A regular file; kInvalid for anything else.
 Result<std::unique_ptr<ByteSource>> OpenSource(UniqueFd fd);
+// One that somebody else has looked at: a confined process may not ask what a descriptor is of.
+std::unique_ptr<ByteSource> OpenSource(UniqueFd fd, uint64_t size);
 std::unique_ptr<ByteSource> MemorySource(std::string bytes);
+// The bytes of a source without a descriptor (at most 64 MiB of them) as a memory file, to be handed to a child.
+Result<UniqueFd> CopyToMemoryFile(const ByteSource& source);
 
 }  // namespace borescope::symbols

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -561,17 +560,16 @@ void TablesImpl::Ask(Table& table, const std::shared_ptr<symbols::MappedFile>& f
   job.fd = source.fd();
   job.bytes = source.size();
   if (job.fd < 0) {
-    constexpr uint64_t kMaxImage = 64 << 20;
-    std::string bytes(std::min(source.size(), kMaxImage), '\0');
-    job.copy.Reset(::memfd_create("image", MFD_CLOEXEC));
-    if (!source.Read(0, bytes.data(), bytes.size()) ||
-        ::pwrite(job.copy.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    auto copy = symbols::CopyToMemoryFile(source);
+    if (!copy.ok()) {
       table.info.state = State::kFailed;
-      table.info.problem = "its image can't be handed to the compiler of unwind tables";
+      table.info.problem = copy.error().message;
       return;
     }
+    job.copy = *std::move(copy);
     job.fd = job.copy.get();
-    job.bytes = bytes.size();
+    struct stat st;
+    job.bytes = ::fstat(job.fd, &st) == 0 ? static_cast<uint64_t>(st.st_size) : 0;
   }
   job.build_id = file->build_id;
   job.owner = table.owner;
