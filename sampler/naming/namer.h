@@ -40,7 +40,7 @@ class Namer {
   // Whether there is debug information, in the file or in others.
   bool has_debug() const { return has_debug_; }
   // Why there are no lines though there is debug information.
-  const std::string& problem() const { return problem_; }
+  const std::string& problem() const { return problem_.empty() && info_ ? info_->problem() : problem_; }
   size_t memory_bytes() const;
 
  private:

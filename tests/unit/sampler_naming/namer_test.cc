@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "target_file.h"
@@ -38,6 +41,37 @@ TEST(Namer, Symbols) {
   EXPECT_TRUE(namer->has_debug());
   EXPECT_EQ(namer->Find(0x10, false).outcome, Outcome::kGap);
   EXPECT_TRUE(namer->Find(0x10, false).lines.empty());
+}
+
+// Each line of the target that is marked is the place of some instruction; those of the inlined function have both functions.
+TEST(Namer, InlinedFunctionsAndLines) {
+  std::map<std::string, uint32_t> marked;
+  std::ifstream source(TARGET_SOURCE);
+  uint32_t number = 0;
+  for (std::string line; std::getline(source, line);) {
+    ++number;
+    for (const char* mark : {"// DISCOUNT", "// CHECKOUT"}) {
+      if (line.ends_with(mark)) marked[mark] = number;
+    }
+  }
+  ASSERT_EQ(marked.size(), 2u);
+  auto [start, end] = RangeOf(kCheckout);
+  for (const char* file : {"", ".stripped"}) {
+    auto namer = OpenNamer(std::string(TEST_TARGET) + file, [](const Wanted& w) {
+      return w.kind == Wanted::kBuildId && w.attempt == 0 ? SourceOf(std::string(TEST_TARGET) + ".debug") : Source();
+    });
+    bool inlined = false;
+    for (uint64_t at = start; at < end; ++at) {
+      AddressNames names = namer->Find(at, true);
+      ASSERT_EQ(names.outcome, Outcome::kLine) << namer->problem();
+      EXPECT_EQ(names.lines.back().function, "shop::Checkout");
+      EXPECT_TRUE(names.lines.back().file.ends_with("target.cc")) << names.lines.back().file;
+      if (names.lines.size() < 2) continue;
+      EXPECT_EQ(names.lines[0].function, "shop::Discount");
+      inlined = inlined || (names.lines[0].line == marked["// DISCOUNT"] && names.lines[1].line == marked["// CHECKOUT"]);
+    }
+    EXPECT_TRUE(inlined) << file;
+  }
 }
 
 TEST(Namer, AStrippedFileSaysSo) {
