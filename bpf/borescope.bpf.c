@@ -487,7 +487,10 @@ static __always_inline u32 put_raw(struct user_walk *w, u64 *to, u32 most)
 	u64 start = (w->regs.r[UNWIND_SP] - UNWIND_RED_ZONE) & ~7ull;
 	u32 bytes = stack_bytes(start, most) & ~7u;
 
-	if (!bytes || bytes > most)
+	if (!bytes)
+		return 0;
+	barrier_var(bytes); /* else clang makes one comparison of a difference of both, from which 6.1 learns no bound */
+	if (bytes > most)
 		return 0;
 	if (bpf_probe_read_user(raw + 1, bytes, (void *)start)) {
 		/* The kernel leaves up to two pages out between a program's arguments and its first frame: then page by page. */

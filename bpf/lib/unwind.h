@@ -209,33 +209,32 @@ UNWIND_INLINE int unwind_signal_regs(struct unwind *u, __u64 sp)
 /* At the trampoline sp points at the ucontext, whose registers start 40 bytes in. */
 #define UNWIND_SIGNAL_REGS 40
 
+UNWIND_INLINE int unwind_pair(struct unwind *u, __u64 address, __u64 *first, __u64 *second)
+{
+	__u64 words[2];
+
+	if (reader_words(&u->reader, address, words)) {
+		unwind_stop(u, LOSS_STACK_UNREADABLE);
+		return 0;
+	}
+	*first = words[0];
+	*second = words[1];
+	return 1;
+}
+
 UNWIND_INLINE int unwind_signal_regs(struct unwind *u, __u64 sp)
 {
-	/* r8 … r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, as the kernel's struct sigcontext_64 has them. */
-	__u64 at = sp + UNWIND_SIGNAL_REGS, words[18];
+	/* As the kernel's struct sigcontext_64 has them. All at once would take too much of the stack that the programs of a sample share. */
+	__u64 at = sp + UNWIND_SIGNAL_REGS, *r = u->r, flags;
 
-	if (!unwind_may_read(u, at, sizeof(words))) {
+	if (!unwind_may_read(u, at, 18 * 8)) {
 		unwind_stop(u, LOSS_BAD_CFA);
 		return 0;
 	}
-	for (int i = 0; i < 18; i += 2) {
-		if (reader_words(&u->reader, at + 8 * i, &words[i])) {
-			unwind_stop(u, LOSS_STACK_UNREADABLE);
-			return 0;
-		}
-	}
-	for (int i = 0; i < 8; i++)
-		u->r[8 + i] = words[i];
-	u->r[5] = words[8];
-	u->r[4] = words[9];
-	u->r[6] = words[10];
-	u->r[3] = words[11];
-	u->r[1] = words[12];
-	u->r[0] = words[13];
-	u->r[2] = words[14];
-	u->r[7] = words[15];
-	u->pc = words[16];
-	return 1;
+	return unwind_pair(u, at, &r[8], &r[9]) && unwind_pair(u, at + 16, &r[10], &r[11]) && unwind_pair(u, at + 32, &r[12], &r[13]) &&
+	       unwind_pair(u, at + 48, &r[14], &r[15]) && unwind_pair(u, at + 64, &r[5], &r[4]) /* rdi, rsi */ &&
+	       unwind_pair(u, at + 80, &r[6], &r[3]) /* rbp, rbx */ && unwind_pair(u, at + 96, &r[1], &r[0]) /* rdx, rax */ &&
+	       unwind_pair(u, at + 112, &r[2], &r[7]) /* rcx, rsp */ && unwind_pair(u, at + 128, &u->pc, &flags);
 }
 
 #endif

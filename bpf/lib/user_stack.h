@@ -99,14 +99,20 @@ static __always_inline u64 *reader_window(void)
 {
 	struct user_walk *w = user_walk();
 
-	return w ? w->window : NULL;
+	if (!w)
+		return NULL;
+	barrier_var(w); /* 6.1 refuses an offset that clang adds before the check */
+	return w->window;
 }
 
 static __always_inline u64 *vma_object(void)
 {
 	struct user_walk *w = user_walk();
 
-	return w ? w->object : NULL;
+	if (!w)
+		return NULL;
+	barrier_var(w);
+	return w->object;
 }
 
 static __always_inline const __u32 *tables_chunk(__u32 number)

@@ -336,7 +336,8 @@ Status EngineImpl::Init() {
   bpf_map__set_max_entries(skel_->maps.clocks, static_cast<uint32_t>(possible_cpus_) * BORESCOPE_MAX_RATES);
   if (int error = borescope_bpf::load(skel_.get()); error != 0) {
     Error refused = Refused("loading the BPF programs (bpf())", -error);
-    if (refused.code != ErrorCode::kDenied && !LibbpfComplaint().empty()) {
+    // The verifier's refusals look like a lack of rights.
+    if (MissingCapabilities(options_.proc_root).empty() && !LibbpfComplaint().empty()) {
       refused.message += "; libbpf: " + SanitizeName(LibbpfComplaint(), 1000);
     }
     return refused;
