@@ -2,6 +2,7 @@
 #include "sampler/symbols/elf_file.h"
 
 #include <elf.h>
+#include <lzma.h>
 
 #include <algorithm>
 #include <array>
@@ -44,6 +45,28 @@ bool Contains(const ByteSource& source, uint64_t offset, uint64_t size, std::ini
   std::string text(std::min<uint64_t>(size, 1 << 20), '\0');
   if (!source.Read(offset, text.data(), text.size())) return false;
   return std::any_of(needles.begin(), needles.end(), [&](auto n) { return text.find(n) != std::string::npos; });
+}
+
+// An xz file within another; empty: it is broken, or larger than anybody makes them.
+std::string Unpack(const ByteSource& source, uint64_t offset, uint64_t size) {
+  constexpr uint64_t kMaxPacked = 16 << 20, kMaxUnpacked = 64 << 20, kMaxDecoder = 16 << 20;
+  if (offset > source.size() || size > std::min(kMaxPacked, source.size() - offset)) return "";
+  std::string in(size, '\0'), out;
+  lzma_stream stream = LZMA_STREAM_INIT;
+  if (!source.Read(offset, in.data(), in.size()) || lzma_stream_decoder(&stream, kMaxDecoder, 0) != LZMA_OK) return "";
+  stream.next_in = reinterpret_cast<const uint8_t*>(in.data());
+  stream.avail_in = in.size();
+  lzma_ret code = LZMA_OK;
+  while (code == LZMA_OK && out.size() < kMaxUnpacked) {
+    size_t before = out.size();
+    out.resize(std::min<size_t>(kMaxUnpacked, before + std::max<size_t>(before, 256 << 10)));
+    stream.next_out = reinterpret_cast<uint8_t*>(out.data()) + before;
+    stream.avail_out = out.size() - before;
+    code = lzma_code(&stream, LZMA_FINISH);
+    out.resize(out.size() - stream.avail_out);
+  }
+  lzma_end(&stream);
+  return code == LZMA_STREAM_END ? out : "";
 }
 
 }  // namespace
@@ -193,11 +216,18 @@ bool ElfFile::Read(uint64_t vaddr, void* into, size_t n) const {
 
 void ElfFile::BuildSymbols() {
   symbols_built_ = true;
+  bool whole = false;
   for (const Section& s : sections_) {
     if (s.type == SHT_SYMTAB) {
       AddTable(s, 0);
+      whole = true;
       break;
     }
+  }
+  if (const Section* packed = whole ? nullptr : FindSection(".gnu_debugdata")) {
+    auto mini = Parse(MemorySource(Unpack(*source_, packed->offset, packed->size)));
+    if (mini.ok() && !(*mini)->FindSection(".gnu_debugdata")) mini_ = *std::move(mini);
+    if (mini_) mini_->BuildSymbols();
   }
   for (const Section& s : sections_) {  // in programs with both, .dynsym names again what .symtab has: the sort drops it
     if (s.type == SHT_DYNSYM) {
@@ -287,11 +317,16 @@ std::vector<uint64_t> ElfFile::FunctionStarts(uint64_t begin, uint64_t end) {
     bool cold = name.ends_with(".cold") || name.find(".cold.") != std::string::npos;
     if (!cold) starts.push_back(it->start);
   }
+  if (mini_) {
+    auto more = mini_->FunctionStarts(begin, end);
+    starts.insert(starts.end(), more.begin(), more.end());
+    std::sort(starts.begin(), starts.end());
+    starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+  }
   return starts;
 }
 
-std::optional<Symbol> ElfFile::FindSymbol(uint64_t vaddr) {
-  if (!symbols_built_) BuildSymbols();
+std::optional<Symbol> ElfFile::FindInTables(uint64_t vaddr) const {
   auto above = std::upper_bound(entries_.begin(), entries_.end(), vaddr, [](uint64_t a, const Entry& e) { return a < e.start; });
   constexpr int kNesting = 8;  // a sized symbol may lie inside another: the one that covers vaddr is then a few steps back
   auto it = above;
@@ -310,6 +345,14 @@ std::optional<Symbol> ElfFile::FindSymbol(uint64_t vaddr) {
       if (!name.empty()) return Symbol{it->start, end, std::move(name)};
     }
   }
+  return std::nullopt;
+}
+
+std::optional<Symbol> ElfFile::FindSymbol(uint64_t vaddr) {
+  if (!symbols_built_) BuildSymbols();
+  auto found = FindInTables(vaddr), other = mini_ ? mini_->FindInTables(vaddr) : std::nullopt;
+  if (other && (!found || other->start >= found->start)) found = std::move(other);  // the one in the other, or without a size, begins before
+  if (found) return found;
   if (const GoTable* table = go_table()) {
     auto function = table->Find(vaddr);
     if (function && !function->name.empty()) return Symbol{function->start, function->end, std::move(function->name)};
@@ -430,12 +473,13 @@ uint64_t ElfFile::main_address() {
 
 size_t ElfFile::memory_bytes() const {
   return sizeof(*this) + entries_.capacity() * sizeof(Entry) + sections_.capacity() * sizeof(Section) +
-         (eh_frame_ ? eh_frame_->memory_bytes() : 0);
+         (eh_frame_ ? eh_frame_->memory_bytes() : 0) + (mini_ ? mini_->memory_bytes() + mini_->source().size() : 0);
 }
 
 void ElfFile::DropTables() {
   symbols_built_ = false;
   entries_ = {};
+  mini_.reset();
   eh_frame_tried_ = false;
   eh_frame_.reset();
 }

@@ -57,7 +57,8 @@ class ElfFile {
   bool Read(uint64_t vaddr, void* into, size_t n) const;
   const ByteSource& source() const { return *source_; }
 
-  // The function that covers vaddr: .symtab, else .dynsym, else Go's function table. Builds the table on first use.
+  // The function that covers vaddr: .symtab (without one, what .gnu_debugdata has of it) and .dynsym, else Go's function table. Never a
+  // neighbour: a symbol ends where its size says, one without a size at the next one or its section's end. Builds the table on first use.
   std::optional<Symbol> FindSymbol(uint64_t vaddr);
   // Where the symbol tables say that functions start in [begin, end), in order; without labels of assembly, which may stand within a
   // function, and without the cold parts that compilers split off, which nobody calls.
@@ -85,6 +86,7 @@ class ElfFile {
   void ReadNotes(uint64_t offset, uint64_t size);
   void GuessLanguage();
   void BuildSymbols();
+  std::optional<Symbol> FindInTables(uint64_t vaddr) const;
   void AddTable(const Section& table, uint32_t name_bit);
   std::string NameOf(const Entry& entry) const;
   std::optional<Section> FindGoTable() const;
@@ -103,6 +105,7 @@ class ElfFile {
   bool go_table_tried_ = false, eh_frame_tried_ = false;
   std::unique_ptr<EhFrame> eh_frame_;
   std::unique_ptr<GoTable> go_table_;
+  std::unique_ptr<ElfFile> mini_;  // of .gnu_debugdata: sections and symbols only
   std::optional<uint64_t> main_address_;
 };
 
