@@ -183,6 +183,7 @@ profile::Profile MergeWindows(std::vector<stacks::Window> windows, int frequency
   merged.period = 1'000'000'000 / frequency;
   for (const auto& window : windows) {
     const profile::Profile& p = window.profile;
+    merged.squares += p.squares;
     std::vector<uint32_t> mappings, functions, locations;
     for (const auto& mapping : p.mappings()) mappings.push_back(merged.AddMapping(mapping));
     for (const auto& function : p.functions()) functions.push_back(merged.AddFunction(function));
@@ -208,20 +209,21 @@ Status WriteOutput(const ProfileOptions& options, const profile::Profile& profil
 
 void Print(const ProfileOptions& options, const Outcome& outcome) {
   TableInput input;
-  input.rows = profile::Top(outcome.profile, 1, 0, static_cast<size_t>(options.top));
+  input.rows = profile::Top(outcome.profile, 1, static_cast<size_t>(options.top));
   for (auto& row : input.rows) {
-    if (row.location == "[kernel.kallsyms]") row.location = "[kernel]";
+    if (row.file == "[kernel.kallsyms]") row.file = "[kernel]";
   }
   input.total_ns = outcome.profile.Total(1);
-  input.total_samples = outcome.profile.Total(0);
+  input.effective_samples = profile::EffectiveSamples(outcome.profile);
   input.wall_seconds = outcome.wall_seconds;
   input.width = TerminalWidth();
   const double used = static_cast<double>(outcome.kernel.used_ns) / 1e9;
   const double sampled = static_cast<double>(outcome.kernel.sampled_ns) / 1e9;
   const double lost = static_cast<double>(LostNs(outcome.kernel, outcome.user)) / 1e9;
   fmt::print("{}\n", RenderTable(input));
-  fmt::print("{} samples in {}; sampled {} of {} CPU time used, {} lost, {} unexplained.\n", input.total_samples, FormatSeconds(outcome.wall_seconds),
-             FormatSeconds(sampled), FormatSeconds(used), FormatSeconds(lost), FormatSeconds(used - sampled - lost));
+  fmt::print("{} samples in {} (± is three standard errors of {:.0f} effective ones);\nsampled {} of {} CPU time used, {} lost, {} unexplained.\n",
+             outcome.profile.Total(0), FormatSeconds(outcome.wall_seconds), input.effective_samples, FormatSeconds(sampled), FormatSeconds(used),
+             FormatSeconds(lost), FormatSeconds(used - sampled - lost));
   fmt::print("{}\n", QualityLines(outcome.kernel, outcome.user));
   if (options.explain) {
     fmt::print("\n{}\n", Explain(outcome.cuts, outcome.files, outcome.tables, outcome.user.collected, input.width));

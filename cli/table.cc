@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/api/types.h"
 #include "common/base/strings.h"
 
 namespace borescope::cli {
@@ -48,20 +49,19 @@ std::string RenderTable(const TableInput& input) {
   const size_t width = std::max<size_t>(input.width, 60);
   constexpr size_t kNumbers = 6 + 2 + 4 + 2 + 6 + 2 + 6 + 2;
   size_t longest_location = 8;
-  for (const auto& row : input.rows) longest_location = std::max(longest_location, row.location.size());
+  for (const auto& row : input.rows) longest_location = std::max(longest_location, profile::TopLocation(row).size());
   const size_t location_width = std::min<size_t>(longest_location, (width - kNumbers) / 3);
   const size_t function_width = width - kNumbers - location_width - 2;
 
   std::string out = fmt::format("{:>6}  {:>4}  {:>6}  {:>6}  {}  LOCATION\n", "OWN", "±", "TOTAL", "CORES", Fit("FUNCTION", function_width));
-  const double n = static_cast<double>(std::max<int64_t>(input.total_samples, 1));
   for (const auto& row : input.rows) {
     if (input.total_ns <= 0) break;
     const double own = static_cast<double>(row.own) / static_cast<double>(input.total_ns);
     const double total = static_cast<double>(row.total) / static_cast<double>(input.total_ns);
-    const double error = std::sqrt(std::max(own * (1 - own), 1 / (4 * n * n)) / n);
+    const double error = api::ShareError(own, input.effective_samples);
     const double cores = input.wall_seconds > 0 ? static_cast<double>(row.own) / 1e9 / input.wall_seconds : 0;
     std::string line = fmt::format("{:>5.1f}%  {:>4.1f}  {:>5.1f}%  {:>6}  {}  {}", own * 100, error * 100, total * 100, FormatCores(cores),
-                                   Fit(row.function, function_width), Fit(row.location, location_width));
+                                   Fit(profile::TopFunctionName(row), function_width), Fit(profile::TopLocation(row), location_width));
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + "\n";
   }

@@ -11,14 +11,14 @@ namespace borescope::cli {
 
 // What a table of top functions says beside the rows.
 struct TableInput {
-  std::vector<profile::TopRow> rows;  // values in nanoseconds, counts in samples
+  std::vector<profile::TopRow> rows;  // values in nanoseconds
   int64_t total_ns = 0;               // of the whole profile
-  int64_t total_samples = 0;
+  double effective_samples = 0;       // profile::EffectiveSamples
   double wall_seconds = 0;            // length of the run, for cores
   size_t width = 80;                  // columns of the terminal
 };
 
-// Rows: OWN ±, TOTAL, CORES, FUNCTION, LOCATION. ± is one standard error of a binomial share, in points of per cent.
+// Rows: OWN ±, TOTAL, CORES, FUNCTION, LOCATION. ± is api::ShareError of OWN, in points of per cent.
 // Ends with a newline; no line is longer than width (at least 60).
 std::string RenderTable(const TableInput& input);
 

@@ -883,6 +883,7 @@ void Visit(A& a, JobReport& x) {
   a.List("top", x.top, kMaxTopPerProfile * kMaxProfiles);
   a.Bool("topTruncated", x.top_truncated);
   a.IntMap("sums", x.sums, kMaxProfiles, TextRule{63});
+  a.IntMap("effectiveSamples", x.effective_samples, kMaxProfiles, TextRule{63});
   a.List("containers", x.containers, 512);
   a.List("sinks", x.sinks, kMaxSinks);
 }

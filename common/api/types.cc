@@ -2,6 +2,7 @@
 #include "common/api/types.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/base/strings.h"
 
@@ -64,6 +65,20 @@ bool Matches(const LabelSelector& selector, const std::map<std::string, std::str
     if (!holds) return false;
   }
   return true;
+}
+
+double ShareError(double share, double effective_samples) {
+  if (!(effective_samples > 0)) return 1;
+  double variance = std::max(share * (1 - share), 1 / effective_samples);
+  return std::min(1.0, 3 * std::sqrt(variance / effective_samples));
+}
+
+std::pair<std::string_view, int64_t> SplitLocation(std::string_view location) {
+  size_t colon = location.rfind(':');
+  if (colon == std::string_view::npos) return {location, 0};
+  auto line = ParseUint(location.substr(colon + 1));
+  if (!line || *line == 0 || *line > INT32_MAX) return {location, 0};
+  return {location.substr(0, colon), static_cast<int64_t>(*line)};
 }
 
 std::string TopDisplay(const TopFunction& top) {

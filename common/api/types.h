@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 // The kinds of profiling.borescope.dev/v1alpha1 as plain values; docs/crd-reference.md says what the fields mean, json.h turns
@@ -198,6 +199,11 @@ struct TopFunction {
   int64_t error_per_mille = 0;
   bool operator==(const TopFunction&) const = default;
 };
+// How far a share (0 to 1) that was found in so many effective samples may be from the true one: three standard errors, and never less than
+// three samples, since a share of nothing or all of few samples says little. At most 1.
+double ShareError(double share, double effective_samples);
+// "hash.go:41" is ("hash.go", 41); without a line, 0.
+std::pair<std::string_view, int64_t> SplitLocation(std::string_view location);
 // One line for a column of kubectl, at most 80 characters: "Pricing::discount  pricing.cc:41  47% ±2".
 std::string TopDisplay(const TopFunction& top);
 
@@ -400,7 +406,8 @@ struct JobReport {
   Overhead overhead;
   std::vector<ReportedFunction> top;
   bool top_truncated = false;
-  std::map<std::string, int64_t> sums;  // by profile name, nanoseconds
+  std::map<std::string, int64_t> sums;  // by profile name, nanoseconds: of what the functions' time is a part
+  std::map<std::string, int64_t> effective_samples;  // by profile name: (sum of weights)² / sum of squared weights
   std::vector<ReportedContainer> containers;
   std::vector<ReportedSink> sinks;
   bool operator==(const JobReport&) const = default;

@@ -2,6 +2,9 @@
 #include "common/codec/pprof.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +24,26 @@ enum ProfileField {
   kSampleType = 1, kSample, kMapping, kLocation, kFunction, kString, kTimeNanos = 9, kDurationNanos, kPeriodType, kPeriod,
   kComment, kDefaultSampleType
 };
+
+// The comment that keeps profile::EffectiveSamples through merges.
+constexpr std::string_view kEffective = "effective samples ", kSquares = ", sum of squared weights ";
+
+std::string EffectiveComment(const profile::Profile& profile) {
+  char text[128];
+  snprintf(text, sizeof text, "%.*s%.1f%.*s%.17g", static_cast<int>(kEffective.size()), kEffective.data(), profile::EffectiveSamples(profile),
+           static_cast<int>(kSquares.size()), kSquares.data(), profile.squares);
+  return text;
+}
+
+// 0: it is another comment.
+double SquaresOf(std::string_view comment) {
+  size_t at = comment.find(kSquares);
+  if (!comment.starts_with(kEffective) || at == std::string_view::npos) return 0;
+  std::string_view number = comment.substr(at + kSquares.size());
+  double squares = 0;
+  auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), squares);
+  return error == std::errc() && end == number.data() + number.size() && std::isfinite(squares) && squares > 0 ? squares : 0;
+}
 
 class StringTable {
  public:
@@ -95,8 +118,10 @@ class Decoder {
     Mappings(mappings);
     if (!failed_) Functions(functions);
     if (!failed_) Locations(mappings, functions, locations);
+    const bool known = into_.samples().empty() || into_.squares > 0;
     if (!failed_) Samples(locations);
     if (failed_) return error_;
+    if (!samples_.empty()) into_.squares = known && squares_ > 0 ? into_.squares + squares_ : 0;
     return OkStatus();
   }
 
@@ -147,7 +172,14 @@ class Decoder {
     for (std::string_view raw : sample_types_) head_.sample_types.push_back(ValueType(raw));
     head_.period_type = ValueType(period_type_);
     head_.default_sample_type = String(default_sample_type_);
-    for (int64_t comment : comments_) head_.comments.emplace_back(String(comment));
+    for (int64_t comment : comments_) {
+      std::string_view text = String(comment);
+      if (double squares = SquaresOf(text); squares > 0) {
+        squares_ = squares;
+      } else {
+        head_.comments.emplace_back(text);
+      }
+    }
     if (!failed_ && !into_.Merge(head_)) Invalid("its sample types are others than those of what it is added to");
   }
 
@@ -341,6 +373,7 @@ class Decoder {
   std::vector<int64_t> comments_;
   std::string_view period_type_;
   int64_t default_sample_type_ = 0;
+  double squares_ = 0;
   bool failed_ = false;
   Error error_;
 };
@@ -419,6 +452,8 @@ std::string EncodePprof(const profile::Profile& profile) {
   w.Int(kPeriod, profile.period);
   nested.clear();
   for (const std::string& comment : profile.comments) n.Packed(strings.Index(comment));
+  const std::string effective = profile.squares > 0 ? EffectiveComment(profile) : "";
+  if (!effective.empty()) n.Packed(strings.Index(effective));
   w.Bytes(kComment, nested);
   w.Varint(kDefaultSampleType, strings.Index(profile.default_sample_type));
   for (std::string_view s : strings.strings()) w.Entry(kString, s);

@@ -18,7 +18,8 @@ struct PprofLimits {
   size_t max_table = 262'144;  // entries of each of the other tables
 };
 
-// One pprof message, not compressed. Lines without a function are left out.
+// One pprof message, not compressed. Lines without a function are left out. What is known of the weights (profile::EffectiveSamples) is a
+// comment: "effective samples 9134.2, sum of squared weights 8.1e+17".
 std::string EncodePprof(const profile::Profile& profile);
 // The same as a .pb.gz file.
 std::string EncodePprofGzip(const profile::Profile& profile);

@@ -8,8 +8,11 @@
 #include <cassert>
 #include <cstdio>
 #include <limits>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
+
+#include "common/profile/library.h"
 
 namespace borescope::profile {
 namespace {
@@ -56,18 +59,6 @@ uint32_t Intern(std::vector<Row>& rows, RowIndex& index, const Row& row) {
 std::string_view BaseName(std::string_view path) {
   size_t slash = path.rfind('/');
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
-
-std::string FrameLocation(const Profile& profile, const Location& location, size_t line_index) {
-  if (line_index < location.lines.size() && location.lines[line_index].function != kNone) {
-    const Function& function = profile.functions()[location.lines[line_index].function];
-    if (!function.filename.empty()) {
-      std::string text(BaseName(function.filename));
-      if (function.start_line > 0) text += ":" + std::to_string(function.start_line);
-      return text;
-    }
-  }
-  return location.mapping == kNone ? "" : std::string(BaseName(profile.mappings()[location.mapping].filename));
 }
 
 }  // namespace
@@ -121,6 +112,8 @@ bool Profile::Merge(const Profile& other) {
     default_sample_type = other.default_sample_type;
   }
   if (sample_types != other.sample_types) return false;
+  // The squares of the whole are known when those of both parts are.
+  if (!other.samples_.empty()) squares = (samples_.empty() || squares > 0) && other.squares > 0 ? squares + other.squares : 0;
 
   std::vector<uint32_t> mapping_of, function_of, location_of;
   mapping_of.reserve(other.mappings_.size());
@@ -159,6 +152,13 @@ bool Profile::Merge(const Profile& other) {
   return true;
 }
 
+size_t Profile::DefaultValue() const {
+  for (size_t i = 0; i < sample_types.size(); ++i) {
+    if (sample_types[i].type == default_sample_type) return i;
+  }
+  return sample_types.empty() ? 0 : sample_types.size() - 1;
+}
+
 int64_t Profile::Total(size_t value_index) const {
   int64_t total = 0;
   for (const Sample& sample : samples_) total = SaturatingAdd(total, sample.values[value_index]);
@@ -182,47 +182,99 @@ std::string FrameName(const Profile& profile, const Location& location, size_t l
   return std::string(BaseName(mapping.filename)) + offset;
 }
 
-std::vector<TopRow> Top(const Profile& profile, size_t value_index, size_t count_index, size_t limit) {
-  // One row for each (name, place): rows_of[location] lists those of its lines, innermost first.
+double EffectiveSamples(const Profile& profile) {
+  if (profile.sample_types.empty()) return 0;
+  double count = 0;
+  for (size_t i = 0; i < profile.sample_types.size(); ++i) {
+    if (profile.sample_types[i].unit == "count") count = static_cast<double>(profile.Total(i));
+  }
+  double total = static_cast<double>(profile.Total(profile.DefaultValue()));
+  if (!(profile.squares > 0) || total <= 0) return count;
+  double effective = total * total / profile.squares;
+  return count > 0 ? std::min(effective, count) : effective;
+}
+
+std::string TopLocation(const TopRow& row) { return row.line > 0 ? row.file + ":" + std::to_string(row.line) : row.file; }
+
+std::string TopFunctionName(const TopRow& row) { return row.library ? row.function + " [library]" : row.function; }
+
+std::vector<TopRow> Top(const Profile& profile, size_t value_index, size_t limit) {
   std::vector<TopRow> rows;
-  std::map<std::pair<std::string, std::string>, uint32_t> index;
-  std::vector<std::vector<uint32_t>> rows_of;
-  rows_of.reserve(profile.locations().size());
+  std::map<std::pair<std::string, std::string>, uint32_t> row_index;  // by name and path of the source or mapping
+  struct Place {                                                      // a line of a row
+    uint32_t row;
+    int64_t line, own = 0, total = 0;
+  };
+  std::vector<Place> places;
+  std::map<std::pair<uint32_t, int64_t>, uint32_t> place_index;
+  struct Frame {
+    uint32_t place;
+    FrameKind kind;
+  };
+  std::vector<std::vector<Frame>> frames_of;  // of each location, innermost first
+  frames_of.reserve(profile.locations().size());
+  std::unordered_map<uint64_t, FrameKind> kinds;  // by function and mapping
   for (const Location& location : profile.locations()) {
-    std::vector<uint32_t>& mine = rows_of.emplace_back();
-    for (size_t line = 0; line < std::max<size_t>(1, location.lines.size()); ++line) {
-      std::pair key{FrameName(profile, location, line), FrameLocation(profile, location, line)};
-      auto [it, inserted] = index.try_emplace(key, static_cast<uint32_t>(rows.size()));
-      if (inserted) {
-        rows.push_back({});
-        rows.back().function = key.first;
-        rows.back().location = key.second;
+    std::vector<Frame>& frames = frames_of.emplace_back();
+    const std::string* mapping = location.mapping == kNone ? nullptr : &profile.mappings()[location.mapping].filename;
+    for (size_t i = 0; i < std::max<size_t>(1, location.lines.size()); ++i) {
+      const Line line = i < location.lines.size() ? location.lines[i] : Line{};
+      const Function* function = line.function == kNone ? nullptr : &profile.functions()[line.function];
+      auto [kind, new_kind] = kinds.try_emplace(uint64_t{line.function} << 32 | location.mapping);
+      FrameText text;
+      if (mapping) text.mapping = *mapping;
+      if (function) {
+        text.name = function->name.empty() ? function->system_name : function->name;
+        text.system_name = function->system_name;
+        text.source = function->filename;
       }
-      mine.push_back(it->second);
+      if (new_kind) kind->second = Classify(text);
+      std::string_view path = text.source.empty() ? text.mapping : text.source;
+      auto [row, new_row] = row_index.try_emplace(std::pair(FrameName(profile, location, i), std::string(path)), static_cast<uint32_t>(rows.size()));
+      if (new_row) {
+        rows.push_back({});
+        rows.back().function = row->first.first;
+        rows.back().file = BaseName(path);
+        rows.back().library = kind->second == FrameKind::kLibrary || kind->second == FrameKind::kEntry;
+      }
+      int64_t number = text.source.empty() ? 0 : line.line;
+      auto [place, new_place] = place_index.try_emplace(std::pair(row->second, number), static_cast<uint32_t>(places.size()));
+      if (new_place) places.push_back({row->second, number});
+      frames.push_back({place->second, kind->second});
     }
   }
+
   std::vector<size_t> last_sample(rows.size(), SIZE_MAX);  // recursion counts once a stack
   for (size_t s = 0; s < profile.samples().size(); ++s) {
     const Sample& sample = profile.samples()[s];
-    int64_t value = sample.values[value_index], count = sample.values[count_index];
-    for (size_t depth = 0; depth < sample.locations.size(); ++depth) {
-      const std::vector<uint32_t>& frames = rows_of[sample.locations[depth]];
-      if (depth == 0) {
-        TopRow& leaf = rows[frames[0]];
-        leaf.own = SaturatingAdd(leaf.own, value);
-        leaf.own_samples = SaturatingAdd(leaf.own_samples, count);
-      }
-      for (uint32_t row : frames) {
-        if (std::exchange(last_sample[row], s) == s) continue;
-        rows[row].total = SaturatingAdd(rows[row].total, value);
-        rows[row].total_samples = SaturatingAdd(rows[row].total_samples, count);
+    int64_t value = sample.values[value_index];
+    // Whose own time it is: the innermost frame of the application, else the outermost of a library, that of a thread's entry, the cut.
+    const Frame* owner = nullptr;
+    for (uint32_t location : sample.locations) {
+      for (const Frame& frame : frames_of[location]) {
+        if (owner == nullptr || (owner->kind != FrameKind::kApplication && frame.kind <= owner->kind)) owner = &frame;
+        Place& place = places[frame.place];
+        if (std::exchange(last_sample[place.row], s) == s) continue;
+        place.total = SaturatingAdd(place.total, value);
       }
     }
+    if (owner != nullptr) places[owner->place].own = SaturatingAdd(places[owner->place].own, value);
+  }
+
+  std::vector<int64_t> line_total(rows.size(), INT64_MIN);
+  for (const Place& place : places) {
+    TopRow& row = rows[place.row];
+    row.own = SaturatingAdd(row.own, place.own);
+    row.total = SaturatingAdd(row.total, place.total);
+    if (std::pair(place.own, place.total) <= std::pair(row.line_own, line_total[place.row])) continue;
+    row.line = place.line;
+    row.line_own = place.own;
+    line_total[place.row] = place.total;
   }
   auto before = [](const TopRow& a, const TopRow& b) {
     if (a.own != b.own) return a.own > b.own;
     if (a.total != b.total) return a.total > b.total;
-    return a.function < b.function;
+    return std::tie(a.function, a.file) < std::tie(b.function, b.file);
   };
   size_t keep = std::min(limit, rows.size());
   std::partial_sort(rows.begin(), rows.begin() + static_cast<ptrdiff_t>(keep), rows.end(), before);

@@ -88,6 +88,9 @@ class Profile {
   int64_t duration_ns = 0;
   std::string default_sample_type;
   std::vector<std::string> comments;
+  // Sum of the squared weights, in the default sample type, of the samples as they were taken, before equal stacks were added up; 0: not
+  // known. Whoever adds samples adds to it.
+  double squares = 0;
 
   uint32_t AddMapping(const Mapping& mapping);
   uint32_t AddFunction(const Function& function);
@@ -104,6 +107,8 @@ class Profile {
   const std::vector<Function>& functions() const { return functions_; }
   const std::vector<Location>& locations() const { return locations_; }
   const std::vector<Sample>& samples() const { return samples_; }
+  // The default sample type, else the last, as pprof's readers do.
+  size_t DefaultValue() const;
   // Sum of values[value_index] over all samples.
   int64_t Total(size_t value_index) const;
 
@@ -121,15 +126,28 @@ int64_t SaturatingAdd(int64_t a, int64_t b);
 // What people read for a location's innermost frame: the function's name, else "libfoo.so+0x1f2" (offset in the file).
 std::string FrameName(const Profile& profile, const Location& location, size_t line_index = 0);
 
-// One row of a top table. own = self time (the leaf); total = anywhere in the stack, counted once a stack.
+// Of how many samples of equal weight the shares of `profile` have the errors: (sum of weights)² / sum of squared weights. From the
+// counts where the squares are not known, and 0 where there are none either.
+double EffectiveSamples(const Profile& profile);
+
+// One row of a top table: a function. own = its own time: that of its frames at the leaf and of all that they call in libraries, the
+// runtime and the kernel (library.h), up to the next function of the application. total = anywhere in the stack, counted once a stack.
 struct TopRow {
   std::string function;
-  std::string location;  // "file.go:41", "libc.so.6", or empty
+  std::string file;  // base name of the source file, else of the mapping; may be empty
+  int64_t line = 0;  // of the file, where most of the own time is, else of the total: the instruction's, or the call's. 0: not known
   int64_t total = 0, own = 0;
-  int64_t own_samples = 0, total_samples = 0;  // raw counts, for the error
+  int64_t line_own = 0;  // own time at `line`
+  // A function of a library. It has own time only of stacks in which no frame is the application's: the outermost function that says
+  // what they do is charged.
+  bool library = false;
 };
 
-// Rows by own time, largest first, for values[value_index]; counts from values[count_index].
-std::vector<TopRow> Top(const Profile& profile, size_t value_index, size_t count_index, size_t limit);
+// What people read: "hash.go:41", "app", and of a library's function "malloc [library]".
+std::string TopLocation(const TopRow& row);
+std::string TopFunctionName(const TopRow& row);
+
+// Rows by own time, largest first, for values[value_index].
+std::vector<TopRow> Top(const Profile& profile, size_t value_index, size_t limit);
 
 }  // namespace borescope::profile

@@ -25,27 +25,24 @@ struct Sum {
   int64_t total_ns = 0;
   int64_t own_ns = 0;
   int64_t named_hidden_ns = 0;  // of the nodes that named it, what they could hide of another
+  std::map<int64_t, int64_t> lines;  // own time at the busiest line of each node
 };
 
 using FunctionKey =
-    std::tuple<std::string, std::string, std::string>;  // function, location, language
-
-// 95 % of a share estimated from n samples; the rule of three keeps it honest at 0 and 1.
-double BinomialError(double share, int64_t samples) {
-  if (samples <= 0) return 1;
-  double n = static_cast<double>(samples);
-  return std::max(1.96 * std::sqrt(share * (1 - share) / n), 3 / n);
-}
+    std::tuple<std::string, std::string, std::string>;  // function, file, language
 
 void AppendTop(const std::vector<const api::JobReport*>& reports, const std::string& profile,
                int64_t window_ns, std::vector<api::TopFunction>& out) {
   std::map<FunctionKey, Sum> sums;
-  int64_t whole_ns = 0, hidden_ns = 0, samples = 0;
+  int64_t whole_ns = 0, hidden_ns = 0;
+  double squares = 0;  // of the weights of all samples
   for (const api::JobReport* report : reports) {
     auto sum = report->sums.find(profile);
     int64_t node_ns = sum == report->sums.end() ? 0 : sum->second;
     AddTo(whole_ns, node_ns);
-    AddTo(samples, report->samples.collected);
+    auto effective = report->effective_samples.find(profile);
+    double node_samples = effective == report->effective_samples.end() ? 0 : static_cast<double>(effective->second);
+    squares += static_cast<double>(node_ns) * static_cast<double>(node_ns) / std::max(1.0, node_samples);
     size_t named = 0;
     int64_t smallest = node_ns;
     std::vector<FunctionKey> keys;
@@ -54,9 +51,11 @@ void AppendTop(const std::vector<const api::JobReport*>& reports, const std::str
       ++named;
       int64_t own = std::clamp<int64_t>(f.own_ns, 0, node_ns);
       smallest = std::min(smallest, own);
-      FunctionKey key{f.function, f.location, f.language};
+      auto [file, line] = api::SplitLocation(f.location);
+      FunctionKey key{f.function, std::string(file), f.language};
       Sum& entry = sums[key];
       AddTo(entry.own_ns, own);
+      AddTo(entry.lines[line], own);
       AddTo(entry.total_ns, std::clamp<int64_t>(f.total_ns, own, node_ns));
       keys.push_back(std::move(key));
     }
@@ -76,11 +75,13 @@ void AppendTop(const std::vector<const api::JobReport*>& reports, const std::str
     if (whole_ns <= 0) break;
     double whole = static_cast<double>(whole_ns);
     double share = std::min(1.0, static_cast<double>(sum.own_ns) / whole);
-    double error = BinomialError(share, samples) +
+    double error = api::ShareError(share, squares > 0 ? whole * whole / squares : 0) +
                    static_cast<double>(hidden_ns - sum.named_hidden_ns) / whole;
     api::TopFunction row;
     row.profile = profile;
     std::tie(row.function, row.location, row.language) = key;
+    int64_t line = std::ranges::max_element(sum.lines, {}, [](const auto& entry) { return entry.second; })->first;
+    if (line > 0) row.location += ":" + std::to_string(line);
     row.total_per_mille = PerMille(sum.total_ns, whole_ns);
     row.own_per_mille = PerMille(sum.own_ns, whole_ns);
     row.cpu_millis =

@@ -188,7 +188,7 @@ Status Agent::OpenTables(engine::Engine& engine) {
   stacks::Options stacks;
   stacks.proc_root = options_.engine.proc_root;
   stacks.tables = tables_.get();
-  stacks.on_sample = [this](const stacks::NamedSample& sample) { OnNamedSample(sample); };
+  if (samples_) stacks.on_sample = [this](const stacks::NamedSample& sample) { OnNamedSample(sample); };
   stacks.kernel_names = [this](uint64_t address) { return engine_->NameKernel(address); };  // samples come from an engine
   aggregator_ = stacks::Aggregator::Create(std::move(stacks));
   fan_ = std::make_unique<Fan>(*this);
@@ -531,8 +531,7 @@ void Agent::OnNamedSample(const stacks::NamedSample& sample) {
     if (id == job_of_engine_id_.end()) continue;
     auto it = runtimes_.find(id->second);
     if (it == runtimes_.end() || it->second.excluded.contains(sample.raw->cgroup_id)) continue;
-    it->second.figures.OnSample(sample);
-    if (samples_) samples_->Write(sample, it->second.session);
+    samples_->Write(sample, it->second.session);
   }
 }
 
@@ -733,7 +732,9 @@ api::JobReport Agent::Compose(const JobRecord& job) const {
   if (job.before != nullptr) report = *job.before;
   auto it = runtimes_.find(job.spec.id);
   if (it != runtimes_.end()) {
-    it->second.figures.Fill(report);
+    std::vector<stacks::Window> open;
+    if (it->second.engine_id >= 0) open = aggregator_->OpenWindows(it->second.engine_id, NowNs(CLOCK_MONOTONIC));
+    it->second.figures.Fill(report, open);
     guard::Overhead overhead = ledger_.Of(job.spec.id);
     report.overhead.peak_cpu_millis = std::max(report.overhead.peak_cpu_millis, overhead.peak_cpu_millis);
     report.overhead.peak_memory_bytes = std::max(report.overhead.peak_memory_bytes, overhead.peak_memory_bytes);

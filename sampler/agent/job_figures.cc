@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "common/api/json.h"
 
@@ -44,8 +43,17 @@ JobFigures::JobFigures(std::string profile_name, const api::JobReport* before) :
   resumed_ = true;
   cpu_at_arm_ns_ = before_.cpu_at_arm_ns;
   cpu_at_last_window_ns_ = before_.cpu_at_last_window_ns;
-  for (const api::ReportedFunction& f : before_.top) functions_[{f.function, f.location, f.language}] = {f.total_ns, f.own_ns};
-  window_closed_ = !functions_.empty();
+  for (const api::ReportedFunction& f : before_.top) {
+    auto [file, line] = api::SplitLocation(f.location);
+    functions_.times[{f.function, std::string(file), f.language}] = {f.total_ns, f.own_ns, {{line, f.own_ns}}};
+  }
+  auto of_profile = [&](const std::map<std::string, int64_t>& map) {
+    auto it = map.find(profile_name_);
+    return it == map.end() ? int64_t{0} : it->second;
+  };
+  functions_.ns = of_profile(before_.sums);
+  const double ns = static_cast<double>(functions_.ns);
+  functions_.squares = ns * ns / static_cast<double>(std::max<int64_t>(1, of_profile(before_.effective_samples)));
   for (const api::ReportedContainer& c : before_.containers) containers_[{c.pod_uid, c.pod, c.container}] = c;
   windows_ = before_.windows;
   windows_.pending = 0;
@@ -53,38 +61,25 @@ JobFigures::JobFigures(std::string profile_name, const api::JobReport* before) :
   Recount();
 }
 
-void JobFigures::OnSample(const stacks::NamedSample& sample) {
-  if (window_closed_ || sample.frames->empty() || early_functions_.size() >= kMaxFunctions) return;
-  std::set<std::pair<std::string_view, std::string_view>> seen;  // a recursive function counts once a stack
-  bool leaf = true;
-  for (const stacks::NamedFrame& frame : *sample.frames) {
-    if (!seen.insert({frame.name, frame.location}).second) continue;
-    Times& times = early_functions_[{frame.name, frame.location, ""}];
-    times.total += sample.raw->weight_ns;
-    if (leaf) times.own += sample.raw->weight_ns;
-    leaf = false;
+void JobFigures::Functions::Add(const profile::Profile& profile, const std::string& language) {
+  for (profile::TopRow& row : profile::Top(profile, 1, kMaxFunctions)) {
+    Times& sum = times[{profile::TopFunctionName(row), std::move(row.file), language}];
+    sum.total += row.total;
+    sum.own += row.own;
+    sum.lines[row.line] += row.line_own;
   }
-}
-
-void JobFigures::AddFunction(FunctionKey key, int64_t total, int64_t own) {
-  Times& times = functions_[std::move(key)];
-  times.total += total;
-  times.own += own;
+  ns += profile.Total(1);
+  squares += profile.squares;
+  if (times.size() <= kMaxFunctions) return;
+  std::vector<int64_t> totals;
+  for (const auto& [key, sum] : times) totals.push_back(sum.total);
+  auto middle = totals.begin() + static_cast<std::ptrdiff_t>(totals.size() / 2);
+  std::nth_element(totals.begin(), middle, totals.end());
+  std::erase_if(times, [limit = *middle](const auto& entry) { return entry.second.total <= limit; });
 }
 
 void JobFigures::OnWindow(const ContainerRef& container, const stacks::Window& window) {
-  window_closed_ = true;
-  early_functions_.clear();
-  for (const profile::TopRow& row : profile::Top(window.profile, 1, 0, kMaxFunctions)) {
-    AddFunction({row.function, row.location, window.language}, row.total, row.own);
-  }
-  if (functions_.size() > kMaxFunctions) {
-    std::vector<int64_t> totals;
-    for (const auto& [key, times] : functions_) totals.push_back(times.total);
-    auto middle = totals.begin() + static_cast<std::ptrdiff_t>(totals.size() / 2);
-    std::nth_element(totals.begin(), middle, totals.end());
-    std::erase_if(functions_, [limit = *middle](const auto& entry) { return entry.second.total <= limit; });
-  }
+  functions_.Add(window.profile, window.language);
   if (!containers_.contains(container) && containers_.size() >= kMaxContainers) return;
   api::ReportedContainer& reported = containers_[container];
   reported.pod_uid = container.pod_uid;
@@ -247,7 +242,7 @@ void JobFigures::CountRestartGap(std::optional<int64_t> cpu_now, bool all_contai
   AddLost(LossName(LOSS_SAMPLER_RESTART), lost);
 }
 
-void JobFigures::Fill(api::JobReport& report) const {
+void JobFigures::Fill(api::JobReport& report, const std::vector<stacks::Window>& open) const {
   report.cpu_at_arm_ns = cpu_at_arm_ns_;
   report.cpu_at_last_window_ns = cpu_at_last_window_ns_;
   report.windows = windows_;
@@ -255,19 +250,27 @@ void JobFigures::Fill(api::JobReport& report) const {
   report.samples = samples_;
   report.lost_ns = lost_ns_;
   report.lost_ns.insert(cut_ns_.begin(), cut_ns_.end());
-  const auto& functions = window_closed_ ? functions_ : early_functions_;
-  std::vector<std::pair<FunctionKey, Times>> sorted(functions.begin(), functions.end());
+  Functions functions = functions_;
+  for (const stacks::Window& window : open) functions.Add(window.profile, window.language);
+  std::vector<std::pair<const Functions::Key*, const Functions::Times*>> sorted;
+  for (const auto& [key, times] : functions.times) sorted.emplace_back(&key, &times);
   size_t shown = std::min(sorted.size(), api::kMaxTopPerProfile);
   std::partial_sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(shown), sorted.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.second.own, a.second.total) > std::tie(b.second.own, b.second.total);
+    return std::tie(a.second->own, a.second->total) > std::tie(b.second->own, b.second->total);
   });
   report.top.clear();
   for (size_t i = 0; i < shown; ++i) {
-    const auto& [name, location, language] = sorted[i].first;
-    report.top.push_back({profile_name_, name, location, language, sorted[i].second.total, sorted[i].second.own});
+    const auto& [name, file, language] = *sorted[i].first;
+    const Functions::Times& times = *sorted[i].second;
+    profile::TopRow row;
+    row.file = file;
+    row.line = std::ranges::max_element(times.lines, {}, [](const auto& line) { return line.second; })->first;
+    report.top.push_back({profile_name_, name, profile::TopLocation(row), language, times.total, times.own});
   }
   report.top_truncated = false;
-  report.sums[profile_name_] = cpu_.sampled_ns;
+  report.sums[profile_name_] = functions.ns;
+  const double ns = static_cast<double>(functions.ns);
+  report.effective_samples[profile_name_] = functions.squares > 0 ? static_cast<int64_t>(ns * ns / functions.squares) : 0;
   report.containers.clear();
   for (const auto& [ref, container] : containers_) report.containers.push_back(container);
   report.sinks = sinks_;

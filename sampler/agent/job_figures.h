@@ -33,8 +33,6 @@ class JobFigures {
   // `before`: the entry of an earlier incarnation, whose sums are carried on; may be null.
   JobFigures(std::string profile_name, const api::JobReport* before);
 
-  // Before the first window is closed: functions by sample, so that there is an answer within seconds.
-  void OnSample(const stacks::NamedSample& sample);
   void OnWindow(const ContainerRef& container, const stacks::Window& window);
   void AddLost(std::string_view reason, int64_t ns);
   // A window that is not published though its samples were counted. lost: nobody can tell whose it is; else it is of a container
@@ -58,7 +56,8 @@ class JobFigures {
   void CountRestartGap(std::optional<int64_t> cpu_now, bool all_containers, int64_t start_real_ns, int64_t now_real_ns,
                        int64_t resume_real_ns);
 
-  void Fill(api::JobReport& report) const;
+  // open: what has been sampled and is in no closed window yet, so that there is an answer within seconds.
+  void Fill(api::JobReport& report, const std::vector<stacks::Window>& open) const;
 
   const api::CpuAccount& cpu() const { return cpu_; }
   const api::SampleCounts& samples() const { return samples_; }
@@ -66,11 +65,18 @@ class JobFigures {
   const std::map<std::string, int64_t>& lost_ns() const { return lost_ns_; }
 
  private:
-  using FunctionKey = std::tuple<std::string, std::string, std::string>;  // name, location, language
-  struct Times {
-    int64_t total = 0, own = 0;
+  // The functions of a set of samples.
+  struct Functions {
+    using Key = std::tuple<std::string, std::string, std::string>;  // name, file, language
+    struct Times {
+      int64_t total = 0, own = 0;
+      std::map<int64_t, int64_t> lines;  // own time at those that were a part's busiest
+    };
+    void Add(const profile::Profile& profile, const std::string& language);
+    std::map<Key, Times> times;
+    int64_t ns = 0;      // of all samples
+    double squares = 0;  // sum of their squared weights
   };
-  void AddFunction(FunctionKey key, int64_t total, int64_t own);
   void KeepOnly(int64_t most_ns);
   void Recount();
 
@@ -78,8 +84,7 @@ class JobFigures {
   api::JobReport before_;  // sums of an earlier incarnation
   bool resumed_ = false;
 
-  std::map<FunctionKey, Times> functions_, early_functions_;
-  bool window_closed_ = false;
+  Functions functions_;
   std::map<ContainerRef, api::ReportedContainer> containers_;
   std::vector<api::ReportedSink> sinks_;
   api::Windows windows_;

@@ -66,6 +66,11 @@ profile::Profile Slice(const profile::Profile& whole, size_t begin, size_t end) 
     }
     part.AddSample(stack, sample.values, sample.labels);
   }
+  // Which samples the squares are of is not known any more: each part has its share.
+  const size_t value = whole.DefaultValue();
+  if (int64_t total = whole.Total(value); total > 0) {
+    part.squares = whole.squares * static_cast<double>(part.Total(value)) / static_cast<double>(total);
+  }
   return part;
 }
 

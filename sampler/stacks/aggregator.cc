@@ -60,6 +60,7 @@ struct Cell {
 
 struct OpenWindow {
   std::unordered_map<uint32_t, Cell> stacks;
+  double squares = 0;  // sum of the squared weights
   std::unordered_map<std::shared_ptr<ProcessInfo>, int64_t> processes;  // weight of each
 };
 
@@ -163,6 +164,7 @@ class AggregatorImpl final : public Aggregator {
   void StopJob(engine::JobId job) override;
   void Exclude(engine::JobId job, uint64_t cgroup_id) override;
   std::vector<Window> CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) override;
+  std::vector<Window> OpenWindows(engine::JobId job, int64_t now_mono_ns) override;
   void Poll(int64_t now_mono_ns) override;
   size_t held(engine::JobId job) const override;
   JobStats stats(engine::JobId job) const override { return Valid(job) ? jobs_[job].stats : JobStats(); }
@@ -186,6 +188,7 @@ class AggregatorImpl final : public Aggregator {
   uint32_t PlaceOf(const Stack& stack);
   void Sweep();
   void Report(const engine::Sample& sample, uint64_t wanted, const Stack& stack);
+  Window BuildWindow(engine::JobId job, const WindowKey& key, const OpenWindow& window, int64_t end);
   profile::Profile BuildProfile(const JobOptions& options, const OpenWindow& window, const ProcessInfo* main, int64_t start,
                                 int64_t end);
 
@@ -510,6 +513,7 @@ void AggregatorImpl::Charge(Process* process, const engine::Sample& sample, uint
     Cell& cell = window.stacks[id];
     cell.count += 1;
     cell.weight_ns += sample.weight_ns;
+    window.squares += static_cast<double>(sample.weight_ns) * static_cast<double>(sample.weight_ns);
     if (process) {
       auto it = window.processes.find(process->info);
       if (it != window.processes.end()) {
@@ -612,27 +616,7 @@ std::vector<Window> AggregatorImpl::CloseWindows(engine::JobId job, int64_t up_t
     auto it = state.windows.begin();
     int64_t start = options.start_mono_ns + it->first.index * options.window_ns, end = start + options.window_ns;
     if (!all && end > up_to_mono_ns) break;
-    Window out;
-    out.job = job;
-    if (options.split_by_process) {
-      out.tgid = static_cast<pid_t>(it->first.group);
-    } else {
-      out.cgroup_id = it->first.group;
-    }
-    out.start_mono_ns = start;
-    out.end_mono_ns = all ? std::max(start, std::min(end, up_to_mono_ns)) : end;
-    const ProcessInfo* main = nullptr;
-    int64_t most = -1;
-    for (const auto& [info, weight] : it->second.processes) {
-      if (weight > most) {
-        most = weight;
-        main = info.get();
-      }
-    }
-    out.comm = main ? main->comm : "";
-    out.language = symbols::LanguageName(main ? main->language : symbols::Language::kUnknown);
-    out.profile = BuildProfile(options, it->second, main, out.start_mono_ns, out.end_mono_ns);
-    closed.push_back(std::move(out));
+    closed.push_back(BuildWindow(job, it->first, it->second, all ? std::max(start, std::min(end, up_to_mono_ns)) : end));
     state.windows.erase(it);
   }
   if (up_to_mono_ns > options.start_mono_ns) {
@@ -640,6 +624,38 @@ std::vector<Window> AggregatorImpl::CloseWindows(engine::JobId job, int64_t up_t
     state.first_open = std::max(state.first_open, whole);
   }
   return closed;
+}
+
+std::vector<Window> AggregatorImpl::OpenWindows(engine::JobId job, int64_t now_mono_ns) {
+  std::vector<Window> open;
+  if (!Valid(job) || !jobs_[job].active) return open;
+  for (const auto& [key, window] : jobs_[job].windows) open.push_back(BuildWindow(job, key, window, now_mono_ns));
+  return open;
+}
+
+Window AggregatorImpl::BuildWindow(engine::JobId job, const WindowKey& key, const OpenWindow& window, int64_t end) {
+  const JobOptions& options = jobs_[job].options;
+  Window out;
+  out.job = job;
+  if (options.split_by_process) {
+    out.tgid = static_cast<pid_t>(key.group);
+  } else {
+    out.cgroup_id = key.group;
+  }
+  out.start_mono_ns = options.start_mono_ns + key.index * options.window_ns;
+  out.end_mono_ns = end;
+  const ProcessInfo* main = nullptr;
+  int64_t most = -1;
+  for (const auto& [info, weight] : window.processes) {
+    if (weight > most) {
+      most = weight;
+      main = info.get();
+    }
+  }
+  out.comm = main ? main->comm : "";
+  out.language = symbols::LanguageName(main ? main->language : symbols::Language::kUnknown);
+  out.profile = BuildProfile(options, window, main, out.start_mono_ns, out.end_mono_ns);
+  return out;
 }
 
 std::vector<Cut> AggregatorImpl::cuts(engine::JobId job) const {
@@ -664,6 +680,7 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
   profile.period_type = {"cpu", "nanoseconds"};
   profile.period = 1'000'000'000 / options.frequency_hz;
   profile.duration_ns = end - start;
+  profile.squares = window.squares;
 
   std::vector<std::pair<uint32_t, Cell>> cells(window.stacks.begin(), window.stacks.end());
   std::sort(cells.begin(), cells.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -92,6 +92,8 @@ class Aggregator : public engine::Observer {
   virtual void Exclude(engine::JobId job, uint64_t cgroup_id) = 0;
   // All windows that ended at or before up_to (their samples have been drained); with `all`, the open ones too, cut at up_to.
   virtual std::vector<Window> CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) = 0;
+  // What the job's windows hold that have not been given out.
+  virtual std::vector<Window> OpenWindows(engine::JobId job, int64_t now_mono_ns) = 0;
   // Takes the tables that have become ready and unwinds what waited for them. Call it after each drain and when the tables wake.
   virtual void Poll(int64_t now_mono_ns) = 0;
   // How many samples of the job wait for tables.

@@ -17,14 +17,6 @@
 namespace borescope::store {
 namespace {
 
-// The value that one number a stack is made of: the default one, else the last, as pprof's readers do.
-size_t DefaultValue(const profile::Profile& profile) {
-  for (size_t i = 0; i < profile.sample_types.size(); ++i) {
-    if (profile.sample_types[i].type == profile.default_sample_type) return i;
-  }
-  return profile.sample_types.size() - 1;
-}
-
 http::Response Body(std::string_view content_type, std::string body) {
   http::Response response;
   response.headers["Content-Type"] = content_type;
@@ -79,7 +71,7 @@ Result<http::Response> QueryService::TryRender(const http::Request& request) {
     response.headers["Content-Disposition"] = "attachment; filename=\"profile.pb.gz\"";
     return response;
   }
-  size_t value = DefaultValue(profile);
+  size_t value = profile.DefaultValue();
   if (format == "collapsed") return Body("text/plain; charset=utf-8", codec::EncodeCollapsed(profile, value));
   return Body("application/json", codec::EncodeFlamebearer(profile, value, profile.sample_types[value].type));
 }

@@ -103,6 +103,7 @@ profile::Profile OnlyValue(const profile::Profile& from, size_t index) {
   to.duration_ns = from.duration_ns;
   to.default_sample_type = from.sample_types[index].type;
   to.comments = from.comments;
+  if (index == from.DefaultValue()) to.squares = from.squares;
   // Tables without doubles keep their positions.
   for (const profile::Mapping& mapping : from.mappings()) to.AddMapping(mapping);
   for (const profile::Function& function : from.functions()) to.AddFunction(function);

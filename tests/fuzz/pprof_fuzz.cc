@@ -15,10 +15,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < first->sample_types.size(); ++i) {
     if (first->Total(i) != second->Total(i)) abort();
   }
+  if (first->squares != second->squares) abort();
   profile::Profile merged;
   if (!merged.Merge(*first) || !merged.Merge(*second)) abort();
   codec::EncodeCollapsed(merged, 0);
   codec::EncodeFlamebearer(merged, 0, "fuzz");
-  profile::Top(merged, 0, 0, 16);
+  profile::Top(merged, 0, 16);
   return 0;
 }

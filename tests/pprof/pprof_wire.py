@@ -107,7 +107,8 @@ def decode(data):
         samples.append((stack, values, labels))
     scalar = {n: v for n, v in top if isinstance(v, int)}
     return dict(sample_types=types, samples=samples, mappings=list(mappings.values()), time_nanos=scalar.get(9, 0),
-                duration_nanos=scalar.get(10, 0), period=scalar.get(12, 0), default_sample_type=strings[scalar.get(14, 0)])
+                duration_nanos=scalar.get(10, 0), period=scalar.get(12, 0),
+                comments=[strings[i] for i in _numbers(data, 13)], default_sample_type=strings[scalar.get(14, 0)])
 
 
 def total(profile, sample_type):

@@ -23,9 +23,11 @@ TEST(ParseDurationTest, TakesWhatPeopleTypeAndNothingElse) {
 
 TEST(RenderTableTest, NoLineIsLongerThanTheTerminal) {
   TableInput input;
-  input.rows = {{std::string(300, 'n'), std::string(100, 'l'), 900, 800, 8, 9}, {"main.work", "app", 100, 100, 1, 1}};
+  input.rows.resize(2);
+  input.rows[0] = {.function = std::string(300, 'n'), .file = std::string(100, 'l'), .line = 7, .total = 900, .own = 800};
+  input.rows[1] = {.function = "main", .file = "app", .total = 100, .own = 100, .library = true};
   input.total_ns = 1000;
-  input.total_samples = 10;
+  input.effective_samples = 10;
   input.wall_seconds = 1e-6;
   for (size_t width : {60, 80, 120}) {
     input.width = width;
@@ -35,7 +37,8 @@ TEST(RenderTableTest, NoLineIsLongerThanTheTerminal) {
       for (unsigned char c : line) characters += (c & 0xc0) != 0x80;
       EXPECT_LE(characters, width) << line;
     }
-    EXPECT_NE(table.find(" 80.0%  12.6   90.0%    800m"), std::string::npos) << table;
+    EXPECT_NE(table.find(" 80.0%  37.9   90.0%    800m"), std::string::npos) << table;
+    EXPECT_NE(table.find("main [library]"), std::string::npos) << table;
   }
 }
 

@@ -24,6 +24,7 @@ void ExpectEqual(const Profile& a, const Profile& b) {
   EXPECT_EQ(a.duration_ns, b.duration_ns);
   EXPECT_EQ(a.default_sample_type, b.default_sample_type);
   EXPECT_EQ(a.comments, b.comments);
+  EXPECT_EQ(a.squares, b.squares);
   EXPECT_EQ(a.mappings(), b.mappings());
   EXPECT_EQ(a.functions(), b.functions());
   EXPECT_EQ(a.locations(), b.locations());
@@ -80,6 +81,26 @@ TEST(PprofTest, ProtobufReadsWhatWeWrite) {
       EXPECT_TRUE(out.mapping(static_cast<int>(location.mapping_id()) - 1).has_inline_frames());
     }
   }
+}
+
+// The effective sample size survives encoding and merging: the squares add up, and what is not known of a part is not known of the whole.
+TEST(PprofTest, EffectiveSamplesAreACommentThatMerges) {
+  std::mt19937_64 random(testing::Seed());
+  Profile p = testing::RandomProfile(random, 100), unknown = p;
+  p.squares = 1.5e20 + static_cast<double>(random() % 1000) / 7;
+  pb::Profile out;
+  ASSERT_TRUE(out.ParseFromString(EncodePprof(p)));
+  ASSERT_EQ(out.comment_size(), static_cast<int>(p.comments.size()) + 1);
+  EXPECT_TRUE(out.string_table(static_cast<int>(out.comment(out.comment_size() - 1))).starts_with("effective samples "));
+  auto again = DecodePprof(EncodePprof(p));
+  ASSERT_TRUE(again.ok());
+  ExpectEqual(p, *again);
+  Profile merged;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(MergePprof(EncodePprof(p), &merged).ok());
+  EXPECT_DOUBLE_EQ(merged.squares, 3 * p.squares);
+  EXPECT_EQ(merged.comments, p.comments);
+  ASSERT_TRUE(MergePprof(EncodePprof(unknown), &merged).ok());
+  EXPECT_EQ(merged.squares, 0);
 }
 
 // A small valid message with ids that are not positions, a numeric label and unpacked numbers.

@@ -89,18 +89,17 @@ TEST(ProfileTest, TopCountsRecursionOnceAndOwnTimeAtTheLeaf) {
   Add(p, {g, f, main}, 2, 10);
   uint32_t bare = p.AddLocation({0, 0x400123, {}});
   Add(p, {bare, main}, 1, 1);
-  std::vector<TopRow> rows = Top(p, 1, 0, 10);
+  std::vector<TopRow> rows = Top(p, 1, 10);
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_EQ(rows[0].function, "f");
   EXPECT_EQ(rows[0].own, 100);
   EXPECT_EQ(rows[0].total, 110);
-  EXPECT_EQ(rows[0].total_samples, 3);
-  EXPECT_EQ(rows[0].location, "app");
+  EXPECT_EQ(TopLocation(rows[0]), "app");
   EXPECT_EQ(rows[1].function, "g");
   EXPECT_EQ(rows[2].function, "app+0x1123");
   EXPECT_EQ(rows[3].function, "main");
   EXPECT_EQ(rows[3].total, 111);
-  EXPECT_EQ(Top(p, 1, 0, 2).size(), 2u);
+  EXPECT_EQ(Top(p, 1, 2).size(), 2u);
 }
 
 TEST(ProfileTest, InlinedFramesAreRowsOfTheirOwn) {
@@ -108,12 +107,78 @@ TEST(ProfileTest, InlinedFramesAreRowsOfTheirOwn) {
   uint32_t inner = p.AddFunction({"inner", "", "/src/hash.go", 41}), outer = p.AddFunction({"outer", "", "/src/hash.go", 10});
   uint32_t location = p.AddLocation({kNone, 9, {{inner, 42}, {outer, 12}}});
   Add(p, {location}, 1, 5);
-  std::vector<TopRow> rows = Top(p, 1, 0, 10);
+  std::vector<TopRow> rows = Top(p, 1, 10);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].function, "inner");
-  EXPECT_EQ(rows[0].location, "hash.go:41");
+  EXPECT_EQ(TopLocation(rows[0]), "hash.go:42");
   EXPECT_EQ(rows[1].own, 0);
   EXPECT_EQ(rows[1].total, 5);
+  EXPECT_EQ(TopLocation(rows[1]), "hash.go:12");
+}
+
+// memcpy in libc, std::sort inlined and not, a system call: all is f's own time, at the lines that called.
+TEST(ProfileTest, WhatLibrariesDoIsTheOwnTimeOfTheFunctionThatCalls) {
+  Profile p = CpuProfile();
+  uint32_t app = p.AddMapping({0x1000, 0x2000, 0, "/srv/app", "", true, true, true});
+  uint32_t libc = p.AddMapping({0x3000, 0x4000, 0, "/lib/x86_64-linux-gnu/libc.so.6", "", true});
+  uint32_t kernel = p.AddMapping({0, 1 << 20, 0, "[kernel.kallsyms]", "", true});
+  auto function = [&](const char* name, const char* file) { return p.AddFunction({name, name, file, 1}); };
+  uint32_t f = function("f", "/src/f.cc"), g = function("g", "/src/f.cc"), sort = function("std::sort<int*>", "/usr/include/c++/12/bits/stl_algo.h");
+  uint32_t main = p.AddLocation({app, 0x1100, {{function("main", "/src/f.cc"), 90}}});
+  uint32_t start = p.AddLocation({libc, 0x3100, {{function("__libc_start_main", ""), 0}}});
+  auto in_f = [&](uint64_t address, int64_t line) { return p.AddLocation({app, address, {{f, line}}}); };
+  uint32_t memcpy_leaf = p.AddLocation({libc, 0x3200, {{function("__memmove_avx_unaligned_erms", ""), 0}}});
+  uint32_t sorting = p.AddLocation({app, 0x1200, {{sort, 1950}, {f, 30}}}), loop = p.AddLocation({app, 0x1300, {{function("std::__introsort_loop<int*>", ""), 0}}});
+  uint32_t read = p.AddLocation({libc, 0x3300, {{function("read", ""), 0}}}), vfs = p.AddLocation({kernel, 0x99, {{function("vfs_read", ""), 0}}});
+  Add(p, {memcpy_leaf, in_f(0x1010, 20), main, start}, 5, 500);
+  Add(p, {sorting, main, start}, 1, 100);
+  Add(p, {loop, in_f(0x1020, 30), main, start}, 3, 300);
+  Add(p, {in_f(0x1030, 31), main, start}, 1, 50);
+  Add(p, {vfs, read, p.AddLocation({app, 0x1400, {{g, 60}}}), main, start}, 2, 200);
+  Add(p, {memcpy_leaf, start}, 1, 7);                                    // nobody's: the outermost that says something
+  Add(p, {vfs, p.AddLocation({kernel, 0x77, {{function("kthread", ""), 0}}})}, 1, 3);
+  std::vector<TopRow> rows = Top(p, 1, 100);
+  ASSERT_GE(rows.size(), 4u);
+  EXPECT_EQ(rows[0].function, "f");
+  EXPECT_EQ(rows[0].own, 950);
+  EXPECT_EQ(TopLocation(rows[0]), "f.cc:20");
+  EXPECT_EQ(rows[1].function, "g");
+  EXPECT_EQ(rows[1].own, 200);
+  EXPECT_EQ(TopLocation(rows[1]), "f.cc:60");
+  EXPECT_EQ(TopFunctionName(rows[2]), "__memmove_avx_unaligned_erms [library]");
+  EXPECT_EQ(rows[2].own, 7);
+  EXPECT_EQ(rows[2].total, 507);
+  EXPECT_EQ(TopFunctionName(rows[3]), "vfs_read [library]");
+  EXPECT_EQ(rows[3].own, 3);
+  int64_t own = 0;
+  for (const TopRow& row : rows) own += row.own;
+  EXPECT_EQ(own, p.Total(1)) << "each nanosecond is somebody's own time";
+}
+
+// The squares of the single weights give the size, whatever was merged: checked against the weights themselves.
+TEST(ProfileTest, EffectiveSamplesAreThoseOfTheSingleWeights) {
+  std::mt19937_64 random(testing::Seed());
+  Profile whole;
+  double sum = 0, squares = 0;
+  for (int part = 0; part < 3; ++part) {
+    Profile p = CpuProfile();
+    uint32_t f = Frame(p, "f", 1);
+    for (int i = 0; i < 1000; ++i) {
+      auto weight = static_cast<double>(1 + random() % 1'000'000);
+      Add(p, {f}, 1, static_cast<int64_t>(weight));
+      p.squares += weight * weight;
+      sum += weight;
+      squares += weight * weight;
+    }
+    ASSERT_TRUE(whole.Merge(p));
+  }
+  EXPECT_NEAR(EffectiveSamples(whole), sum * sum / squares, 1e-6 * sum * sum / squares);
+  EXPECT_LT(EffectiveSamples(whole), 3000);
+  Profile others = CpuProfile();  // of somebody who does not say
+  Add(others, {Frame(others, "g", 2)}, 5, 50);
+  ASSERT_TRUE(whole.Merge(others));
+  EXPECT_EQ(EffectiveSamples(whole), 3005);
+  EXPECT_EQ(EffectiveSamples(Profile()), 0);
 }
 
 TEST(ProfileTest, MergeOfManyRandomProfilesKeepsTheSums) {

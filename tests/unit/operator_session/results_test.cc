@@ -42,7 +42,7 @@ TEST(SumTop, TruthLiesWithinTheErrorOfEachRow) {
             {"cpu", functions[i].second, "", "Cpp", functions[i].first, functions[i].first});
       }
       report.sums["cpu"] = node;
-      report.samples.collected = node / 10'000'000;
+      report.effective_samples["cpu"] = node / 10'000'000;
       whole += node;
     }
     std::vector<const api::JobReport*> pointers;
@@ -68,14 +68,46 @@ TEST(SumTop, NothingIsHiddenByAListThatIsNotFull) {
   a.sums["cpu"] = 1000;
   b.top = {{"cpu", "main.cold", "", "Go", 500, 500}};
   b.sums["cpu"] = 1000;
-  a.samples.collected = b.samples.collected = 10'000;
+  a.effective_samples["cpu"] = b.effective_samples["cpu"] = 10'000;
   std::vector<api::TopFunction> top = SumTop({&a, &b}, {}, 4000);
   ASSERT_EQ(top.size(), 2u);
   EXPECT_EQ(top[0].function, "main.hot");
   EXPECT_EQ(top[0].own_per_mille, 400);
   EXPECT_EQ(top[0].total_per_mille, 450);
   EXPECT_EQ(top[0].cpu_millis, 200);
-  EXPECT_EQ(top[0].error_per_mille, 7) << "1.96 * sqrt(0.4 * 0.6 / 20000)";
+  EXPECT_EQ(top[0].error_per_mille, 11) << "3 * sqrt(0.4 * 0.6 / 20000)";
+}
+
+// The same function with another busiest line on each node is one row, with the line of most of its time.
+TEST(SumTop, ARowIsAFunctionWhateverItsLine) {
+  api::JobReport a, b, c;
+  a.top = {{"cpu", "f", "f.cc:10", "cpp", 300, 300}};
+  b.top = {{"cpu", "f", "f.cc:20", "cpp", 200, 200}, {"cpu", "f", "other.cc:10", "cpp", 50, 50}};
+  c.top = {{"cpu", "f", "f.cc:20", "cpp", 250, 250}};
+  for (api::JobReport* report : {&a, &b, &c}) {
+    report->sums["cpu"] = 1000;
+    report->effective_samples["cpu"] = 1000;
+  }
+  std::vector<api::TopFunction> top = SumTop({&a, &b, &c}, {}, 1000);
+  ASSERT_EQ(top.size(), 2u);
+  EXPECT_EQ(top[0].own_per_mille, 250);
+  EXPECT_EQ(top[0].location, "f.cc:20");
+  EXPECT_EQ(top[1].location, "other.cc:10");
+}
+
+// Nodes with unequal weights: as if all samples had been taken together.
+TEST(SumTop, EffectiveSamplesOfAllNodes) {
+  api::JobReport fast, slow;
+  fast.top = {{"cpu", "f", "", "cpp", 500, 500}};
+  fast.sums["cpu"] = 1000;
+  fast.effective_samples["cpu"] = 1000;  // of weight 1
+  slow.top = {{"cpu", "f", "", "cpp", 500, 500}};
+  slow.sums["cpu"] = 1000;
+  slow.effective_samples["cpu"] = 10;  // of weight 100
+  // 2000² / (1000 * 1² + 10 * 100²) = 39.6
+  std::vector<api::TopFunction> top = SumTop({&fast, &slow}, {}, 1000);
+  ASSERT_EQ(top.size(), 1u);
+  EXPECT_EQ(top[0].error_per_mille, 239) << "3 * sqrt(0.5 * 0.5 / 39.6)";
 }
 
 TEST(SumReports, NodesThatLieDoNotOverflow) {

@@ -44,7 +44,7 @@ TEST(JobFigures, AddsUpWindowsAndAccountsForEveryNanosecond) {
   user.loss[LOSS_TABLES_NOT_READY] = {2, 200};
   figures.SetCounters(kernel, user, kSecond / 10);
   api::JobReport report;
-  figures.Fill(report);
+  figures.Fill(report, {});
   EXPECT_EQ(report.cpu.used_ns, 4'900'000'000);
   EXPECT_EQ(report.cpu.sampled_ns, 4 * kSecond);
   EXPECT_EQ(report.cpu.lost_ns, kSecond / 2);
@@ -57,7 +57,7 @@ TEST(JobFigures, AddsUpWindowsAndAccountsForEveryNanosecond) {
   JobFigures later("cpu", &report);  // after a restart
   EXPECT_EQ(later.cpu().lost_ns, kSecond / 2);
   api::JobReport again;
-  later.Fill(again);
+  later.Fill(again, {});
   EXPECT_EQ(again.lost_ns, report.lost_ns);
   ASSERT_EQ(report.top.size(), 3u);
   EXPECT_EQ(report.top[0].function, "leaf");
@@ -71,22 +71,52 @@ TEST(JobFigures, AddsUpWindowsAndAccountsForEveryNanosecond) {
   EXPECT_EQ(report.containers[0].samples, 40);
 }
 
-TEST(JobFigures, HasAnAnswerBeforeTheFirstWindowIsClosed) {
+TEST(JobFigures, TakesOpenWindowsInWithoutKeepingThem) {
   JobFigures figures("cpu", nullptr);
-  engine::Sample raw;
-  raw.weight_ns = 10;
-  std::vector<stacks::NamedFrame> frames = {{"f", "a.cc"}, {"f", "a.cc"}, {"main", "a.cc"}};
-  figures.OnSample({.raw = &raw, .frames = &frames, .end_reason = LOSS_NONE});
   api::JobReport report;
-  figures.Fill(report);
+  figures.Fill(report, {MakeWindow({"f", "f", "main"}, 10, 1)});
   ASSERT_EQ(report.top.size(), 2u);
   EXPECT_EQ(report.top[0].function, "f");
   EXPECT_EQ(report.top[0].own_ns, 10);
   EXPECT_EQ(report.top[0].total_ns, 10);
+  EXPECT_EQ(report.sums["cpu"], 10);
   figures.OnWindow({"u", "pod", "app"}, MakeWindow({"g"}, 5, 1));
-  figures.Fill(report);
+  figures.Fill(report, {});
   ASSERT_EQ(report.top.size(), 1u);
   EXPECT_EQ(report.top[0].function, "g");
+  EXPECT_EQ(report.sums["cpu"], 5);
+}
+
+// A function is one row with the line of most of its time, over windows and restarts; the effective sample size is that of all.
+TEST(JobFigures, LinesAndEffectiveSamplesAddUp) {
+  auto window = [](int64_t line, int64_t ns, double squares) {
+    stacks::Window w;
+    w.language = "cpp";
+    w.profile.sample_types = {{"samples", "count"}, {"cpu", "nanoseconds"}};
+    uint32_t function = w.profile.AddFunction({"f", "f", "/src/f.cc", 1});
+    uint32_t location = w.profile.AddLocation({profile::kNone, static_cast<uint64_t>(line), {{function, line}}});
+    int64_t values[] = {10, ns};
+    w.profile.AddSample(std::vector<uint32_t>{location}, values);
+    w.profile.squares = squares;
+    return w;
+  };
+  JobFigures figures("cpu", nullptr);
+  figures.OnWindow({"u", "pod", "app"}, window(10, 300, 30'000));
+  figures.OnWindow({"u", "pod", "app"}, window(20, 200, 10'000));
+  api::JobReport report;
+  figures.Fill(report, {});
+  ASSERT_EQ(report.top.size(), 1u);
+  EXPECT_EQ(report.top[0].location, "f.cc:10");
+  EXPECT_EQ(report.top[0].own_ns, 500);
+  EXPECT_EQ(report.effective_samples["cpu"], 6) << "500² / 40 000";
+  JobFigures later("cpu", &report);
+  later.OnWindow({"u", "pod", "app"}, window(20, 600, 1));
+  api::JobReport again;
+  later.Fill(again, {});
+  ASSERT_EQ(again.top.size(), 1u);
+  EXPECT_EQ(again.top[0].location, "f.cc:20");
+  EXPECT_EQ(again.top[0].own_ns, 1100);
+  EXPECT_EQ(again.effective_samples["cpu"], 29) << "1100² / (500² / 6 + 1)";
 }
 
 TEST(JobFigures, AFailedPushIsLostNotSampled) {
@@ -103,7 +133,7 @@ TEST(JobFigures, AFailedPushIsLostNotSampled) {
   progress.last_stored_start_ns = 77;
   figures.SetSinks({{"default", progress}}, {"default"}, {{"default", "http://x"}});
   api::JobReport report;
-  figures.Fill(report);
+  figures.Fill(report, {});
   EXPECT_EQ(report.cpu.sampled_ns, 6);
   EXPECT_EQ(report.cpu.lost_ns, 4);
   EXPECT_EQ(report.cpu.unexplained_ns, 0);
@@ -164,7 +194,7 @@ TEST(JobFigures, TheGapOfARestartIsALossRow) {
   // Stored until 1010 s; back at 1018 s: the pods have used 8 s since.
   figures.CountRestartGap(118 * kSecond, true, 1000 * kSecond, 1018 * kSecond, 1018 * kSecond);
   api::JobReport report;
-  figures.Fill(report);
+  figures.Fill(report, {});
   EXPECT_EQ(report.lost_ns["sampler_restart"], 8 * kSecond);
   EXPECT_EQ(report.cpu.sampled_ns, 10 * kSecond);
   EXPECT_EQ(report.cpu.used_ns, 18 * kSecond);
