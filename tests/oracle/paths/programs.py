@@ -90,9 +90,8 @@ class Drawn:
                 break
         return tails
 
-    def report(self, test, found, tails, main_tid, samples, said):
-        """Prints the test's PASS or FAIL: `found` holds a (tid, frames, end) for each sample, at least `samples` are wanted; `said` is what
-        the sampler printed. Returns whether it passed."""
+    def judge(self, found, tails, main_tid):
+        """Of samples, each a (tid, frames, end): how many are exact, a line of figures, and the problems: [(count, example, its frames)]."""
         tool, program = self.build[0], self.program
         learned = ""
         if len(tails) < len(program.roots):
@@ -123,11 +122,9 @@ class Drawn:
         exact = len(found) - sum(problems.values())
         text = (f"{len(found)} samples, exact {100 * exact / max(1, len(found)):.3f} %, smallest error seen {100 / max(1, len(found)):.3f} %, "
                 f"{len(program.nodes)} functions, {len(self.gone)} tail calls{learned}")
-        ok = len(found) >= samples and exact >= EXACT * len(found)
-        print(f"{'PASS' if ok else 'FAIL'} {test}{'' if ok else ':'} {text}" + ("" if ok else f"; {problems.most_common(3)}"), flush=True)
-        for shape, count in problems.most_common(8 if not ok else 3):
-            problem, frames = examples[shape]
-            print(f"    {count} x {problem}\n        {' <- '.join(frames[:60])}", flush=True)
-        if not ok:
-            print("    " + said.replace("\n", "\n    ")[-600:], flush=True)
-        return ok
+        return exact, text, [(count, *examples[shape]) for shape, count in problems.most_common(8)]
+
+
+def show(problems):
+    for count, problem, frames in problems:
+        print(f"    {count} x {problem}\n        {' <- '.join(frames[:60])}", flush=True)
