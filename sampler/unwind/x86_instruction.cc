@@ -27,7 +27,7 @@ enum : uint16_t {
 
 using Table = std::array<uint16_t, 256>;
 
-constexpr Table OneByte() {
+consteval Table OneByte() {
   Table t{};
   for (int op = 0; op < 0x40; op += 8) {
     bool compare = op == 0x38;
@@ -108,7 +108,7 @@ constexpr Table OneByte() {
 }
 
 // Opcodes behind 0f.
-constexpr Table TwoByte() {
+consteval Table TwoByte() {
   Table t{};
   for (int op = 0; op < 256; ++op) t[op] = kModrm;
   t[0x02] = t[0x03] = kModrm | kWriteReg;
