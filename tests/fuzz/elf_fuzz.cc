@@ -25,7 +25,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (*vaddr < symbol->start || *vaddr >= symbol->end) std::abort();
       if (symbols::DisplayName(symbol->name).size() > 256) std::abort();
     }
-    file.eh_frame();
+    if (auto* frames = file.eh_frame()) {
+      auto function = frames->Find(*vaddr);
+      if (function && (*vaddr < function->start || *vaddr >= function->end)) std::abort();
+    }
     file.go_table();
     file.main_address();
   }
