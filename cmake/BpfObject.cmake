@@ -18,7 +18,7 @@ function(bpf_object name)
     OUTPUT ${object}
     COMMAND ${BPF_CLANG} -g -O2 -target bpf -mcpu=v3 -D__TARGET_ARCH_${BPF_ARCH} -Wall -Wextra -Wno-unused-parameter -Werror
             -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}
-            -idirafter /usr/include/${CMAKE_LIBRARY_ARCHITECTURE} -c ${source} -o ${object}
+            -idirafter ${CMAKE_SYSROOT}/usr/include/${CMAKE_LIBRARY_ARCHITECTURE} -c ${source} -o ${object}
     COMMAND ${BPF_STRIP} -g ${object}
     DEPENDS ${source} ${headers}
     VERBATIM)

@@ -35,6 +35,6 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 find_program(MOLD mold)
-if(MOLD)
+if(MOLD AND NOT CMAKE_CROSSCOMPILING) # the cross compiler finds none of its own
   add_link_options(-fuse-ld=mold)
 endif()

@@ -3,6 +3,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${BORESCOPE_CACHE:-$HOME/.cache/borescope}
 HTTPLIB_DIR=$CACHE/cpp-httplib
+ARM64_SYSROOT=$CACHE/arm64-sysroot
 mkdir -p "$CACHE"
 
 say() { printf '[%3ds] %s\n' "$SECONDS" "$*" >&2; }

@@ -88,7 +88,7 @@ enum unwind_ra_kind {
 #define UNWIND_REGISTERS 32
 #define UNWIND_FP 29
 #define UNWIND_SP 31
-#define UNWIND_RED_ZONE 0
+#define UNWIND_RED_ZONE 16 /* Go keeps the caller's frame pointer right below the stack pointer */
 #else
 #define UNWIND_REGISTERS 16
 #define UNWIND_FP 6
@@ -99,6 +99,9 @@ enum unwind_ra_kind {
 struct unwind_regs {
 	__u64 pc;
 	__u64 r[UNWIND_REGISTERS];
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+	__u64 code_mask; /* bits that addresses of the process have: in those above, saved return addresses may bear a signature */
+#endif
 };
 
 /* How the caller of one frame is found. Registers have DWARF numbers. Afterwards sp = CFA. */

@@ -19,10 +19,15 @@ enum code_place {
 /* code: the 8 bytes at the interrupted pc. */
 static inline __attribute__((always_inline)) enum code_place code_place_of(__u64 code)
 {
-	__u32 first = (__u32)code;
+	__u32 first = (__u32)code, second = code >> 32;
 
-	if (first == 0xd65f03c0 /* ret */ || (first & 0xffc07fff) == 0xa9807bfd /* stp x29, x30, [sp, #-n]! */ ||
-	    first == 0xd503233f /* paciasp */)
+	if ((first & 0xfffffc1f) == 0xd65f0000 || (first & 0xfffffbff) == 0xd65f0bff /* ret, retaa, retab */ ||
+	    (first & 0xffffff3f) == 0xd503233f /* paciasp, autiasp, with either key */ || (first & 0xffffff3f) == 0xd503241f /* bti */ ||
+	    (first & 0xffc07fff) == 0xa9807bfd || (first & 0xffc07fff) == 0xa9007bfd /* stp x29, x30, [sp, …] */)
+		return CODE_ENTRY;
+	if ((first & 0xff8003ff) == 0xd10003ff /* sub sp, sp, #n */ && (second & 0xffc07fff) == 0xa9007bfd)
+		return CODE_ENTRY;
+	if ((first & 0xff8003ff) == 0x910003ff /* add sp, sp, #n */ && (second & 0xfffffc1f) == 0xd65f0000)
 		return CODE_ENTRY;
 	if (first == 0x910003fd /* mov x29, sp */)
 		return CODE_PUSHED;
@@ -40,7 +45,7 @@ static inline __attribute__((always_inline)) int code_ends_in_call(__u64 code)
 {
 	__u32 last = (__u32)(code >> 32);
 
-	return (last & 0xfc000000) == 0x94000000 /* bl */ || (last & 0xfffffc1f) == 0xd63f0000 /* blr */;
+	return (last & 0xfc000000) == 0x94000000 /* bl */ || (last & 0xfffffc1f) == 0xd63f0000 || (last & 0xfefff800) == 0xd63f0800 /* blr, blraa … */;
 }
 
 #else

@@ -116,6 +116,7 @@ struct uprobes_state {
 
 struct mm_struct {
 	struct maple_tree mm_mt;
+	unsigned long task_size; /* addresses of the process end here */
 	mm_context_t context;
 	struct uprobes_state uprobes_state;
 };

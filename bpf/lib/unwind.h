@@ -29,6 +29,9 @@ struct unwind {
 	struct reader reader;
 	__u64 pc;
 	__u64 r[UNWIND_REGISTERS]; /* r[UNWIND_SP] is the CFA of the frame below */
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+	__u64 code_mask;   /* as in struct unwind_regs */
+#endif
 	__u64 limit;       /* no read ends above */
 	__u32 known;       /* bit n: r[n] is known */
 	__u32 interrupted; /* this frame was interrupted at pc; else pc is a return address */
@@ -61,6 +64,9 @@ UNWIND_INLINE void unwind_begin(struct unwind *u, const struct unwind_regs *regs
 	u->pc = regs->pc;
 	for (int i = 0; i < UNWIND_REGISTERS; i++)
 		u->r[i] = regs->r[i];
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+	u->code_mask = regs->code_mask;
+#endif
 	u->segments = 1;
 	u->done = 0;
 	u->end = LOSS_NONE;
@@ -117,10 +123,21 @@ UNWIND_INLINE int unwind_word(struct unwind *u, __u64 address, __u64 *out, __u32
 	return 1;
 }
 
+/* A return address as it was saved; programs with pointer authentication sign it. */
+UNWIND_INLINE __u64 unwind_unsigned(const struct unwind *u, __u64 pc)
+{
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+	return pc & u->code_mask;
+#else
+	(void)u;
+	return pc;
+#endif
+}
+
 /* pc, sp and frame pointer are the caller's from here on; what other registers hold is not followed. */
 UNWIND_INLINE void unwind_to_caller(struct unwind *u, __u64 pc, __u64 sp, __u64 fp, __u32 fp_known, __u32 guessed)
 {
-	u->pc = pc;
+	u->pc = unwind_unsigned(u, pc);
 	u->r[UNWIND_SP] = sp;
 	u->r[UNWIND_FP] = fp;
 	u->known = UNWIND_SP_BIT | (fp_known ? UNWIND_FP_BIT : 0);

@@ -25,12 +25,6 @@ constexpr int kMaxGoTableTries = 1024;
 constexpr uint32_t kDynamicName = 1u << 31;  // Entry::name is an offset in .dynstr
 constexpr uint32_t kLabel = 1u << 30;        // a symbol without a type
 
-#if defined(__x86_64__)
-constexpr uint16_t kMachine = EM_X86_64;
-#elif defined(__aarch64__)
-constexpr uint16_t kMachine = EM_AARCH64;
-#endif
-
 // Which of two names for one address people know: write before __write and __libc_write; without regard for "_Z" and "_R", which are
 // not underscores that somebody chose.
 bool Nicer(std::string_view a, std::string_view b) {
@@ -100,10 +94,12 @@ Status ElfFile::ReadHeaders() {
   if (!source_->ReadValue(0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
     return Error{ErrorCode::kInvalid, "not an ELF file"};
   }
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_machine != kMachine) {
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
+      (header.e_machine != EM_X86_64 && header.e_machine != EM_AARCH64)) {
     return Error{ErrorCode::kUnsupported, "an ELF file of another class, byte order or machine (e_machine " +
                                               std::to_string(header.e_machine) + ")"};
   }
+  machine_ = header.e_machine == EM_AARCH64 ? Machine::kArm64 : Machine::kX86_64;
   entry_ = header.e_entry;
   if (header.e_phentsize == sizeof(Elf64_Phdr)) {
     size_t count = std::min<size_t>(header.e_phnum, kMaxSegments);
@@ -379,8 +375,8 @@ std::optional<ElfFile::Section> ElfFile::FindGoTable() const {
     size_t n = std::min<uint64_t>(block.size(), end - at);
     if (!source_->Read(merged->offset + at, block.data(), n)) return std::nullopt;
     for (size_t i = 0; i + kAlign <= n; i += kAlign) {
-      static constexpr char kBegin[] = "\xff\xff\xff\0\0\1\x08";  // magic without its first byte, quantum 1, pointers of 8 bytes
-      if (std::memcmp(&block[i + 1], kBegin, 7) != 0) continue;
+      static constexpr char kBegin[] = "\xff\xff\xff\0\0";  // magic without its first byte; then size of instructions, of pointers
+      if (std::memcmp(&block[i + 1], kBegin, 5) != 0 || block[i + 6] != (machine_ == Machine::kArm64 ? 4 : 1) || block[i + 7] != 8) continue;
       if (++tries > kMaxGoTableTries) return std::nullopt;
       uint64_t offset = at + i;
       Section found = *merged;
@@ -452,10 +448,9 @@ const EhFrame* ElfFile::eh_frame() {
 uint64_t ElfFile::main_address() {
   if (main_address_) return *main_address_;
   main_address_ = 0;
-#if defined(__x86_64__)
-  // glibc's _start loads main into rdi and calls __libc_start_main
+  // glibc's _start loads main into rdi and calls __libc_start_main. aarch64's takes it from the GOT, which the dynamic linker fills.
   std::array<uint8_t, 48> code;
-  if (entry_ == 0 || !Read(entry_, code.data(), code.size())) return 0;
+  if (machine_ != Machine::kX86_64 || entry_ == 0 || !Read(entry_, code.data(), code.size())) return 0;
   for (size_t i = 0; i + 13 <= code.size(); ++i) {
     bool lea = code[i] == 0x48 && code[i + 1] == 0x8d && code[i + 2] == 0x3d;   // lea rel32(%rip), %rdi
     bool move = code[i] == 0x48 && code[i + 1] == 0xc7 && code[i + 2] == 0xc7;  // mov $imm32, %rdi
@@ -467,7 +462,6 @@ uint64_t ElfFile::main_address() {
     if (call) main_address_ = (lea ? entry_ + i + 7 : 0) + static_cast<uint64_t>(static_cast<int64_t>(value));
     break;
   }
-#endif
   return *main_address_;
 }
 

@@ -25,6 +25,14 @@ enum class Language : uint8_t { kUnknown, kC, kCpp, kGo, kRust, kPython, kJava, 
 // "cpp", "go", …; kC reads "cpp" too (one toolchain, one kind of stack), kUnknown "unknown".
 std::string_view LanguageName(Language language);
 
+// Whose instructions a file holds.
+enum class Machine : uint8_t { kX86_64, kArm64 };
+#if defined(__aarch64__)
+constexpr Machine kOwnMachine = Machine::kArm64;
+#else
+constexpr Machine kOwnMachine = Machine::kX86_64;
+#endif
+
 // A 64-bit little-endian ELF file of a tenant: nothing in it is believed, every read is checked, every table has a limit.
 // Holds offsets, not bytes: names and code are read from the source when asked for. Not thread-safe.
 class ElfFile {
@@ -39,11 +47,12 @@ class ElfFile {
     uint64_t flags = 0, vaddr = 0, offset = 0, size = 0, entry_size = 0;
   };
 
-  // kInvalid: not an ELF file; kUnsupported: another class, byte order or machine than ours.
+  // kInvalid: not an ELF file; kUnsupported: another class or byte order, or of no machine that is known.
   static Result<std::unique_ptr<ElfFile>> Parse(std::unique_ptr<ByteSource> source);
   ~ElfFile();
 
   const std::string& build_id() const { return build_id_; }  // raw bytes of the GNU note, or empty
+  Machine machine() const { return machine_; }
   Language language() const { return language_; }
   uint64_t entry() const { return entry_; }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -98,6 +107,7 @@ class ElfFile {
   std::string build_id_;
   std::optional<uint64_t> eh_frame_hdr_;
   uint64_t entry_ = 0;
+  Machine machine_ = kOwnMachine;
   Language language_ = Language::kUnknown;
   bool symbols_built_ = false;
   std::vector<Entry> entries_;

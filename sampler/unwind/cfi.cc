@@ -8,13 +8,16 @@
 #include <vector>
 
 #include "sampler/symbols/dwarf_cursor.h"
+#include "sampler/unwind/machine.h"
 
 namespace borescope::unwind {
 namespace {
 
 using symbols::DwarfCursor;
 
-constexpr uint8_t kRbp = 6, kRsp = 7, kReturnAddress = 16;  // DWARF numbers of x86-64
+using symbols::Machine;
+
+constexpr MachineRegisters kX86 = RegistersOf(Machine::kX86_64);
 constexpr size_t kMaxRemembered = 256;
 #ifdef BORESCOPE_PLANTED_FAULT  // tests/fuzz shows that such a fault is found
 constexpr size_t kBeyondEnd = 64;
@@ -31,7 +34,8 @@ bool Fits(int64_t value) {
   return value == static_cast<T>(value);
 }
 
-std::string RegisterName(uint8_t number) {
+std::string RegisterName(Machine machine, uint8_t number) {
+  if (machine == Machine::kArm64) return number == 31 ? "sp" : (number < 31 ? "x" : "register ") + std::to_string(number);
   static constexpr const char* kNames[] = {"rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp"};
   if (number < 8) return kNames[number];
   return (number <= 16 ? "r" : "register ") + std::to_string(number);
@@ -131,12 +135,12 @@ std::optional<Value> Evaluate(std::span<const uint8_t> expression, bool cfa_on_s
   return stack[depth - 1];
 }
 
-// What linkers write for .plt: CFA = rsp + a + ((rip & 15) >= b ? 8 : 0).
+// What linkers write for .plt of x86-64: CFA = rsp + a + ((rip & 15) >= b ? 8 : 0).
 bool IsPlt(std::span<const uint8_t> expression, int64_t* at_begin, uint8_t* push_ends) {
   DwarfCursor c(expression.data(), expression.size(), 0);
-  if (c.Take<uint8_t>() != 0x70 + kRsp) return false;
+  if (c.Take<uint8_t>() != 0x70 + kX86.sp) return false;
   *at_begin = c.Sleb();
-  if (c.Take<uint8_t>() != 0x70 + kReturnAddress || c.Sleb() != 0 || c.Take<uint8_t>() != 0x30 + 15 || c.Take<uint8_t>() != 0x1a) return false;
+  if (c.Take<uint8_t>() != 0x70 + kX86.return_address || c.Sleb() != 0 || c.Take<uint8_t>() != 0x30 + 15 || c.Take<uint8_t>() != 0x1a) return false;
   uint8_t from = c.Take<uint8_t>();
   *push_ends = static_cast<uint8_t>(from - 0x30);
   static constexpr uint8_t kRest[] = {0x2a, 0x30 + 3, 0x24, 0x22};  // ge, lit3, shl, plus
@@ -166,35 +170,42 @@ struct Cie {
   std::string problem;  // empty: usable
   uint64_t code_align = 1;
   int64_t data_align = 1;
-  uint64_t ra_column = kReturnAddress;
+  uint64_t ra_column = 0;
   uint8_t encoding = 0;  // of pointers in its FDEs
   bool augmented = false, signal_frame = false;
   State state;  // after its instructions
 };
 
-// The frame that the kernel writes for a signal handler: glibc tells of it by expressions.
-bool IsKernelSignalFrame(const State& state) {
+// The frame that the kernel writes for a signal handler: glibc tells of it by expressions; aarch64's kernel, as far as it does, by the frame
+// record that it leaves beside the registers.
+bool IsKernelSignalFrame(Machine machine, const State& state) {
+  if (machine == Machine::kArm64) {
+    constexpr MachineRegisters kArm64 = RegistersOf(Machine::kArm64);
+    return state.cfa == State::Cfa::kValue && state.value.kind == Value::Kind::kRegister && state.value.reg == kArm64.fp && state.value.offset == 0 &&
+           state.ra.kind == Saved::Kind::kAt && state.ra.at.kind == Value::Kind::kCfa && state.ra.at.offset == 8;
+  }
   constexpr int64_t kRspInFrame = 160, kRipInFrame = 168;  // ucontext.uc_mcontext.{rsp, rip}
-  return state.cfa == State::Cfa::kValue && state.value.kind == Value::Kind::kDeref && state.value.reg == kRsp &&
+  return state.cfa == State::Cfa::kValue && state.value.kind == Value::Kind::kDeref && state.value.reg == kX86.sp &&
          state.value.offset == kRspInFrame && state.value.add == 0 && state.ra.kind == Saved::Kind::kAt &&
-         state.ra.at.kind == Value::Kind::kRegister && state.ra.at.reg == kRsp && state.ra.at.offset == kRipInFrame;
+         state.ra.at.kind == Value::Kind::kRegister && state.ra.at.reg == kX86.sp && state.ra.at.offset == kRipInFrame;
 }
 
-std::string Tell(const char* what, const Saved& saved) {
+std::string Tell(Machine machine, const char* what, const Saved& saved) {
   std::string text = what;
   switch (saved.kind) {
-    case Saved::Kind::kRegister: return text + " in register " + RegisterName(saved.at.reg);
+    case Saved::Kind::kRegister: return text + " in register " + RegisterName(machine, saved.at.reg);
     case Saved::Kind::kValue: return text + " computed" + (saved.expression.empty() ? " from the CFA" : " by " + Hex(saved.expression));
     case Saved::Kind::kExpression: return text + " saved at expression " + Hex(saved.expression);
     case Saved::Kind::kAt:
       if (saved.at.kind == Value::Kind::kCfa) return text + " saved at CFA" + (saved.at.offset < 0 ? "" : "+") + std::to_string(saved.at.offset);
-      return text + " saved at an address told by " + RegisterName(saved.at.reg);
+      return text + " saved at an address told by " + RegisterName(machine, saved.at.reg);
     default: return text + " not told";
   }
 }
 
 // The rule for a state. *missing: empty, or what the rule cannot express.
-unwind_rule ToRule(const Cie& cie, const State& state, std::string* missing) {
+unwind_rule ToRule(Machine machine, const Cie& cie, const State& state, std::string* missing) {
+  const MachineRegisters registers = RegistersOf(machine);
   missing->clear();
   unwind_rule rule = {};
   auto unsupported = [&](std::string what) {
@@ -207,7 +218,7 @@ unwind_rule ToRule(const Cie& cie, const State& state, std::string* missing) {
     rule.kind = UNWIND_RULE_END;
     return rule;
   }
-  if (cie.signal_frame && IsKernelSignalFrame(state)) {
+  if (cie.signal_frame && IsKernelSignalFrame(machine, state)) {
     rule.kind = UNWIND_RULE_SIGNAL;
     return rule;
   }
@@ -218,14 +229,14 @@ unwind_rule ToRule(const Cie& cie, const State& state, std::string* missing) {
     case State::Cfa::kPlt:
       if (!Fits<int32_t>(cfa.offset)) return unsupported("CFA expression " + Hex(state.expression));
       rule.kind = UNWIND_RULE_PLT;
-      rule.cfa_reg = kRsp;
+      rule.cfa_reg = kX86.sp;
       rule.cfa_offset = static_cast<int32_t>(cfa.offset);
       rule.cfa_add = static_cast<int16_t>(cfa.add);
       break;
     case State::Cfa::kValue:
       if (cfa.kind != Value::Kind::kRegister && cfa.kind != Value::Kind::kDeref) return unsupported("CFA expression " + Hex(state.expression));
-      if (cfa.reg >= kReturnAddress) return unsupported("CFA told by register " + std::to_string(cfa.reg));
-      if (!Fits<int32_t>(cfa.offset) || !Fits<int16_t>(cfa.add)) return unsupported("CFA too far from " + RegisterName(cfa.reg));
+      if (cfa.reg >= registers.count) return unsupported("CFA told by register " + std::to_string(cfa.reg));
+      if (!Fits<int32_t>(cfa.offset) || !Fits<int16_t>(cfa.add)) return unsupported("CFA too far from " + RegisterName(machine, cfa.reg));
       rule.kind = UNWIND_RULE_FRAME;
       rule.cfa_reg = cfa.reg;
       rule.cfa_deref = cfa.kind == Value::Kind::kDeref;
@@ -234,7 +245,7 @@ unwind_rule ToRule(const Cie& cie, const State& state, std::string* missing) {
       break;
   }
   // The CFA is what the caller's stack pointer will be; longjmp, for one, tells another.
-  if (state.sp.kind != Saved::Kind::kUnspecified && state.sp.kind != Saved::Kind::kSame) return unsupported(Tell("stack pointer", state.sp));
+  if (state.sp.kind != Saved::Kind::kUnspecified && state.sp.kind != Saved::Kind::kSame) return unsupported(Tell(machine, "stack pointer", state.sp));
   // Offset from the CFA of an address, when it is one.
   auto from_cfa = [&](const Value& at, int64_t* distance) {
     if (at.kind == Value::Kind::kCfa) *distance = at.offset;
@@ -243,24 +254,27 @@ unwind_rule ToRule(const Cie& cie, const State& state, std::string* missing) {
   int64_t distance = 0;
   if (state.ra.kind == Saved::Kind::kAt && from_cfa(state.ra.at, &distance)) {
     rule.ra_offset = static_cast<int16_t>(distance);
-  } else if (state.ra.kind == Saved::Kind::kRegister && state.ra.at.reg < kReturnAddress) {
+  } else if (state.ra.kind == Saved::Kind::kRegister && state.ra.at.reg < registers.count) {
     rule.ra = UNWIND_RA_IN_REG;
     rule.ra_offset = state.ra.at.reg;
+  } else if (registers.links && (state.ra.kind == Saved::Kind::kUnspecified || state.ra.kind == Saved::Kind::kSame)) {
+    rule.ra = UNWIND_RA_IN_REG;
+    rule.ra_offset = registers.return_address;
   } else {
-    return unsupported(Tell("return address", state.ra));
+    return unsupported(Tell(machine, "return address", state.ra));
   }
   const Saved& fp = state.fp;
-  if (fp.kind == Saved::Kind::kUnspecified || fp.kind == Saved::Kind::kSame || (fp.kind == Saved::Kind::kRegister && fp.at.reg == kRbp)) {
+  if (fp.kind == Saved::Kind::kUnspecified || fp.kind == Saved::Kind::kSame || (fp.kind == Saved::Kind::kRegister && fp.at.reg == registers.fp)) {
     rule.fp = UNWIND_FP_SAME;
   } else if (fp.kind == Saved::Kind::kAt && from_cfa(fp.at, &distance)) {
     rule.fp = UNWIND_FP_AT_CFA;
     rule.fp_offset = static_cast<int16_t>(distance);
-  } else if (fp.kind == Saved::Kind::kAt && fp.at.kind == Value::Kind::kRegister && fp.at.reg == kRbp && Fits<int16_t>(fp.at.offset)) {
+  } else if (fp.kind == Saved::Kind::kAt && fp.at.kind == Value::Kind::kRegister && fp.at.reg == registers.fp && Fits<int16_t>(fp.at.offset)) {
     rule.fp = UNWIND_FP_AT_FP;
     rule.fp_offset = static_cast<int16_t>(fp.at.offset);
   } else {
     rule.fp = UNWIND_FP_UNKNOWN;
-    if (fp.kind != Saved::Kind::kUndefined) *missing = Tell("frame pointer", fp);
+    if (fp.kind != Saved::Kind::kUndefined) *missing = Tell(machine, "frame pointer", fp);
   }
   return rule;
 }
@@ -268,7 +282,7 @@ unwind_rule ToRule(const Cie& cie, const State& state, std::string* missing) {
 class Reader {
  public:
   Reader(const CfiSection& section, const CodeOffsets& code, size_t max_rows, Rules* rules, Layer* layer, MissingRules* missing)
-      : section_(section), code_(code), max_rows_(max_rows), rules_(rules), layer_(layer), missing_(missing) {
+      : section_(section), machine_(section.machine), registers_(RegistersOf(machine_)), code_(code), max_rows_(max_rows), rules_(rules), layer_(layer), missing_(missing) {
     cie_budget_ = (section.bytes.size() + 4096) * kMaxRunsOfCies;
   }
 
@@ -434,10 +448,10 @@ class Reader {
   // The row from location_ on.
   void EmitRow() {
     if (changed_) {
-      unwind_rule rule = ToRule(*cie_, state_, &problem_);
+      unwind_rule rule = ToRule(machine_, *cie_, state_, &problem_);
       rule_ = rules_->Index(rule);
       if (rule_ == kUnsupported && problem_.empty()) problem_ = "more than " + std::to_string(UNWIND_MAX_RULES) + " different rules";
-      if (cie_->ra_column != kReturnAddress) {
+      if (cie_->ra_column != registers_.return_address) {
         problem_ = "return address in column " + std::to_string(cie_->ra_column);
         rule_ = kUnsupported;
       }
@@ -462,13 +476,13 @@ class Reader {
   int64_t Scale(int64_t factored) const {
     return static_cast<int64_t>(static_cast<uint64_t>(factored) * static_cast<uint64_t>(cie_->data_align));
   }
-  static bool Follows(uint64_t reg) { return reg == kRbp || reg == kRsp || reg == kReturnAddress; }
+  bool Follows(uint64_t reg) const { return reg == registers_.fp || reg == registers_.sp || reg == registers_.return_address; }
   void Set(uint64_t reg, const Saved& saved) {
-    if (reg == kRbp) {
+    if (reg == registers_.fp) {
       state_.fp = saved;
-    } else if (reg == kRsp) {
+    } else if (reg == registers_.sp) {
       state_.sp = saved;
-    } else if (reg == kReturnAddress) {
+    } else if (reg == registers_.return_address) {
       state_.ra = saved;
     } else {
       return;
@@ -480,9 +494,9 @@ class Reader {
   }
   void Restore(uint64_t reg) {
     static const Saved kUnspecified;
-    if (reg == kRbp) Set(reg, initial_ ? initial_->fp : kUnspecified);
-    if (reg == kRsp) Set(reg, initial_ ? initial_->sp : kUnspecified);
-    if (reg == kReturnAddress) Set(reg, initial_ ? initial_->ra : kUnspecified);
+    if (reg == registers_.fp) Set(reg, initial_ ? initial_->fp : kUnspecified);
+    if (reg == registers_.sp) Set(reg, initial_ ? initial_->sp : kUnspecified);
+    if (reg == registers_.return_address) Set(reg, initial_ ? initial_->ra : kUnspecified);
   }
   void DefineCfa(uint64_t reg, int64_t offset) {
     state_.cfa = State::Cfa::kValue;
@@ -505,9 +519,9 @@ class Reader {
     if (auto value = Evaluate(expression, false)) {
       state_.cfa = State::Cfa::kValue;
       state_.value = *value;
-    } else if (IsPlt(expression, &at_begin, &push_ends)) {
+    } else if (machine_ == Machine::kX86_64 && IsPlt(expression, &at_begin, &push_ends)) {
       state_.cfa = State::Cfa::kPlt;
-      state_.value = {Value::Kind::kRegister, kRsp, at_begin, push_ends};
+      state_.value = {Value::Kind::kRegister, kX86.sp, at_begin, push_ends};
     } else {
       state_.cfa = State::Cfa::kExpression;
     }
@@ -570,13 +584,13 @@ class Reader {
         case 0x13: DefineCfaOffset(Scale(c.Sleb())); break;
         case 0x14: {  // val_offset
           uint64_t reg = c.Uleb(), offset = c.Uleb();
-          Set(reg, {reg == kRsp && offset == 0 ? Saved::Kind::kSame : Saved::Kind::kValue, {}});  // the CFA itself
+          Set(reg, {reg == registers_.sp && offset == 0 ? Saved::Kind::kSame : Saved::Kind::kValue, {}});  // the CFA itself
           break;
         }
         case 0x15: {  // val_offset_sf
           uint64_t reg = c.Uleb();
           int64_t offset = c.Sleb();
-          Set(reg, {reg == kRsp && offset == 0 ? Saved::Kind::kSame : Saved::Kind::kValue, {}});
+          Set(reg, {reg == registers_.sp && offset == 0 ? Saved::Kind::kSame : Saved::Kind::kValue, {}});
           break;
         }
         case 0x16: { uint64_t reg = c.Uleb(); Set(reg, {Saved::Kind::kValue, {}, TakeBlock(&c)}); break; }
@@ -586,6 +600,9 @@ class Reader {
           SetOffset(reg, Negated(static_cast<int64_t>(c.Uleb())));
           break;
         }
+        case 0x2c: case 0x2d:  // AARCH64_negate_ra_state{_with_pc,}: the return address is signed, or no more. Its signature is taken off everywhere
+          if (machine_ == Machine::kArm64) break;
+          [[fallthrough]];
         default: {
           uint8_t bytes[] = {op};
           return "call frame instruction " + Hex(bytes);
@@ -596,6 +613,8 @@ class Reader {
   }
 
   const CfiSection& section_;
+  const Machine machine_;
+  const MachineRegisters registers_;
   const CodeOffsets& code_;
   size_t max_rows_;
   Rules* rules_;

@@ -31,6 +31,7 @@ struct CfiSection {
   uint64_t vaddr = 0;      // of bytes[0], where it is loaded; .debug_frame: 0
   bool debug_frame = false;
   bool to_terminator = false;  // its size is not known: it ends where a length of 0 stands
+  symbols::Machine machine = symbols::kOwnMachine;
 };
 
 struct CfiResult {

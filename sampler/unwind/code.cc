@@ -18,8 +18,6 @@
 namespace borescope::unwind {
 namespace {
 
-#if defined(__x86_64__)
-
 using x86::Frame;
 using x86::Instruction;
 using x86::Op;
@@ -1090,22 +1088,17 @@ std::vector<CodeRow> Walker::Take() {
   return rows;
 }
 
-#endif
-
 }  // namespace
 
 std::vector<CodeRow> RulesFromCode(symbols::ElfFile& elf, symbols::ElfFile* debug, std::span<const CodeRange> uncovered, Rules* rules,
                                    const CodeOptions& options, CodeStats* stats) {
-#if defined(__x86_64__)
+  if (elf.machine() != symbols::Machine::kX86_64) return {};
   Walker walker(elf, debug, rules, options);
   walker.Run(uncovered);
   auto rows = walker.Take();
   walker.stats.out_of_budget = walker.out_of_budget();
   if (stats) *stats = walker.stats;
   return rows;
-#else
-  return {};  // aarch64: no rules from code yet
-#endif
 }
 
 }  // namespace borescope::unwind

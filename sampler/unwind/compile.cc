@@ -150,7 +150,7 @@ class Compiler {
 
   Result<CompiledTable> Run(symbols::ElfFile* debug) {
     if (auto frames = FindEhFrame(elf_)) {
-      RETURN_IF_ERROR(AddCfi(CfiSection{frames->bytes, frames->vaddr, false, frames->to_terminator}, "eh_frame"));
+      RETURN_IF_ERROR(AddCfi(CfiSection{frames->bytes, frames->vaddr, false, frames->to_terminator, elf_.machine()}, "eh_frame"));
     }
     Layer go;
     ASSIGN_OR_RETURN(uint64_t go_rows, ReadGoRows(elf_, code_, limits_.max_rows, &rules_, &go));
@@ -176,7 +176,7 @@ class Compiler {
       missing_.Count(".debug_frame: " + bytes.error().message, 0);
       return OkStatus();
     }
-    return bytes->empty() ? OkStatus() : AddCfi(CfiSection{*bytes, 0, true, false}, "debug_frame");
+    return bytes->empty() ? OkStatus() : AddCfi(CfiSection{*bytes, 0, true, false, elf.machine()}, "debug_frame");
   }
 
   Status AddCfi(const CfiSection& section, const char* source) {

@@ -97,9 +97,11 @@ class Server {
  private:
   Result<CompiledTable> Run() {
     ASSIGN_OR_RETURN(std::unique_ptr<symbols::ElfFile> elf, symbols::ElfFile::Parse(std::move(file_)));
+    if (elf->machine() != symbols::kOwnMachine) return Error{ErrorCode::kUnsupported, "it holds code of another machine"};
     std::unique_ptr<symbols::ElfFile> debug;
     if (debug_) {
-      if (auto parsed = symbols::ElfFile::Parse(std::move(debug_)); parsed.ok()) debug = *std::move(parsed);
+      auto parsed = symbols::ElfFile::Parse(std::move(debug_));
+      if (parsed.ok() && (*parsed)->machine() == elf->machine()) debug = *std::move(parsed);
     }
     return compile_(*elf, debug.get());
   }

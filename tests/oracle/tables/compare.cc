@@ -2,7 +2,7 @@
 // table_compare [--truth FILE] FILE...: our unwind table of each ELF file against what readelf says of it, by look-up at each row's first and last program
 // counter. One line a file: "file TAB name TAB rows TAB compared TAB differing TAB unsupported TAB overlapped TAB outside TAB table-bytes TAB
 // table-rows TAB compile-us", after it "missing TAB text TAB rows" and at most kShown lines "differs TAB text"; "skip TAB name TAB reason" for what is no program
-// of this machine.
+// of x86-64 or aarch64.
 //
 // Overlapping FDEs: readelf lists all. The table answers by the one that begins last, of equal begins by the first in the section, and
 // .eh_frame comes before .debug_frame; the others' rows count as overlapped there. Rows outside the executable segments count as outside.
@@ -34,9 +34,17 @@ namespace {
 
 constexpr int kShown = 5;
 constexpr const char* kRegisters[] = {"rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"};
-constexpr int kRbp = 6, kRsp = 7;
+constexpr int kRbp = 6, kRsp = 7, kLinkRegister = 30;
+
+bool arm64 = false;  // the file at hand holds code of aarch64
 
 int RegisterNumber(std::string_view name) {
+  if (arm64) {
+    int number = -1;
+    if (name == "sp") return 31;
+    if (name.starts_with('x')) std::from_chars(name.data() + 1, name.data() + name.size(), number);
+    return number;
+  }
   for (int i = 0; i < 16; ++i) {
     if (name == kRegisters[i]) return i;
   }
@@ -127,6 +135,7 @@ std::optional<Expression> ParseExpression(std::string_view text) {
 // The expressions of one FDE with those of its CIE, in readelf's words.
 struct Expressions {
   std::set<std::string> cfa, fp, ra;
+  bool end = false;  // aarch64: the return address is said to be undefined; in the columns that looks like what is not told
 };
 
 struct Fde {
@@ -214,8 +223,8 @@ Truth ReadTruth(const std::string& file) {
       auto words = Words(line);
       fp_column = sp_column = ra_column = -1;
       for (size_t i = 0; i < words.size(); ++i) {
-        if (words[i] == "rbp") fp_column = static_cast<int>(i);
-        if (words[i] == "rsp") sp_column = static_cast<int>(i);
+        if (words[i] == (arm64 ? "x29" : "rbp")) fp_column = static_cast<int>(i);
+        if (words[i] == (arm64 ? "sp" : "rsp")) sp_column = static_cast<int>(i);
         if (words[i] == "ra") ra_column = static_cast<int>(i);
       }
     } else if (line.size() > 17 && line[16] == ' ' && line.find_first_not_of("0123456789abcdef") == 16) {
@@ -233,7 +242,7 @@ Truth ReadTruth(const std::string& file) {
       }
     }
   });
-  if (!any_expression) return truth;
+  if (!any_expression && !arm64) return truth;
   Expressions* into = nullptr;
   debug_frame = false;
   Readelf(file, "--debug-dump=frames", [&](std::string_view line) {
@@ -245,12 +254,14 @@ Truth ReadTruth(const std::string& file) {
     } else if (into && line.find("DW_CFA_def_cfa_expression (") != std::string_view::npos) {
       size_t at = line.find('(');
       into->cfa.emplace(line.substr(at + 1, line.rfind(')') - at - 1));
+    } else if (into && line.find("DW_CFA_undefined: r30") != std::string_view::npos) {
+      into->end = arm64;
     } else if (into && line.find("DW_CFA_expression: r") != std::string_view::npos) {
       size_t name = line.find('('), at = line.find('(', name + 1);
       std::string_view reg = line.substr(name + 1, line.find(')') - name - 1);
       std::string text(line.substr(at + 1, line.rfind(')') - at - 1));
-      if (reg == "rbp") into->fp.insert(std::move(text));
-      else if (reg == "rip") into->ra.insert(std::move(text));
+      if (reg == (arm64 ? "x29" : "rbp")) into->fp.insert(std::move(text));
+      else if (reg == (arm64 ? "x30" : "rip")) into->ra.insert(std::move(text));
     }
   });
   return truth;
@@ -260,17 +271,18 @@ struct Segment {
   uint64_t vaddr, offset, size;
 };
 
-// Executable segments, read here and not by our own parser. Nothing: no 64-bit x86 program.
+// Executable segments, read here and not by our own parser. Nothing: no program of x86-64 or aarch64.
 std::optional<std::vector<Segment>> ReadSegments(int fd, std::string* reason) {
   Elf64_Ehdr header;
   if (pread(fd, &header, sizeof(header), 0) != sizeof(header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
     *reason = "no ELF file";
     return std::nullopt;
   }
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) {
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || (header.e_machine != EM_X86_64 && header.e_machine != EM_AARCH64)) {
     *reason = "of another machine";
     return std::nullopt;
   }
+  arm64 = header.e_machine == EM_AARCH64;
   if (header.e_type != ET_EXEC && header.e_type != ET_DYN) {
     *reason = "not linked";
     return std::nullopt;
@@ -392,6 +404,10 @@ class Compare {
     }
     return false;
   }
+  bool SaysEnd(const Fde& fde) const {
+    auto found = truth_.expressions.find({fde.debug_frame, fde.offset});
+    return found != truth_.expressions.end() && found->second.end;
+  }
   bool HasPlt(const Fde& fde, const unwind_rule& rule) const {
     std::string text = "DW_OP_breg7 (rsp): " + std::to_string(rule.cfa_offset) + "; DW_OP_breg16 (rip): 0; DW_OP_lit15; DW_OP_and; DW_OP_lit" +
                        std::to_string(rule.cfa_add) + "; DW_OP_ge; DW_OP_lit3; DW_OP_shl; DW_OP_plus";
@@ -423,7 +439,7 @@ class Compare {
         if (plain_cfa && plain_ra && plain_sp) return told("unsupported, but plain");
         *misses = true;
         return "";
-      case UNWIND_RULE_END: return row.ra.kind == Kind::kUndefined ? "" : told("not an end");
+      case UNWIND_RULE_END: return row.ra.kind == Kind::kUndefined && (!arm64 || SaysEnd(fde)) ? "" : told("not an end");
       case UNWIND_RULE_SIGNAL: {
         auto cie = truth_.cies.find({fde.debug_frame, fde.cie});
         bool kernels = cie != truth_.cies.end() && cie->second.signal && Has(fde, &Expressions::cfa, {kRsp, true, 160, 0}) &&
@@ -443,7 +459,8 @@ class Compare {
       default: return told("no rule");
     }
     if (rule.ra == UNWIND_RA_IN_REG) {
-      if (row.ra.kind != Kind::kRegister || row.ra.reg != rule.ra_offset) return told("return address");
+      bool untold = arm64 && rule.ra_offset == kLinkRegister && !plain_ra && row.ra.kind != Kind::kRegister && row.ra.kind != Kind::kExpression;
+      if (!untold && (row.ra.kind != Kind::kRegister || row.ra.reg != rule.ra_offset)) return told("return address");
     } else if (row.ra.kind == Kind::kExpression) {
       if (!Has(fde, &Expressions::ra, {rule.cfa_reg, false, rule.cfa_offset + rule.ra_offset, 0})) return told("return address");
     } else if (!plain_ra || rule.ra_offset != row.ra.offset) {
@@ -463,7 +480,7 @@ class Compare {
         }
         break;
       case UNWIND_FP_AT_FP:
-        if (row.fp.kind != Kind::kExpression || !Has(fde, &Expressions::fp, {kRbp, false, rule.fp_offset, 0})) return told("frame pointer");
+        if (row.fp.kind != Kind::kExpression || !Has(fde, &Expressions::fp, {arm64 ? 29 : kRbp, false, rule.fp_offset, 0})) return told("frame pointer");
         break;
       case UNWIND_FP_UNKNOWN:
         if (row.fp.kind == Kind::kUndefined) break;

@@ -242,5 +242,100 @@ TEST_F(CompileTest, GoTellsByItsOwnTable) {
   }
 }
 
+// Files of aarch64 are read on every machine: their registers have other numbers, and a call leaves its return address in x30.
+TEST_F(CompileTest, AnotherMachinesRegisters) {
+  static constexpr const char* kArm64 = R"(
+.text
+.globl first, aligned, last, odd, signal
+first: .cfi_startproc
+  paciasp
+  .cfi_negate_ra_state
+  stp x29, x30, [sp, #-32]!
+  .cfi_def_cfa_offset 32
+  .cfi_offset x29, -32
+  .cfi_offset x30, -24
+  mov x29, sp
+  str x19, [sp, #16]
+  .cfi_offset x19, -16
+  ldp x29, x30, [sp], #32
+  .cfi_restore x29
+  .cfi_restore x30
+  .cfi_def_cfa_offset 0
+  autiasp
+  .cfi_negate_ra_state
+  ret
+.cfi_endproc
+aligned: .cfi_startproc
+  stp x29, x30, [sp, #-16]!
+  mov x29, sp
+  .cfi_def_cfa x29, 16
+  .cfi_offset x29, -16
+  .cfi_offset x30, -8
+  nop
+.cfi_endproc
+last: .cfi_startproc
+  .cfi_undefined x30
+  nop
+.cfi_endproc
+odd: .cfi_startproc
+  .cfi_escape 0x0c, 40, 8
+  nop
+  .cfi_def_cfa sp, 8
+  .cfi_register x29, x20
+  nop
+.cfi_endproc
+signal: .cfi_startproc
+  .cfi_signal_frame
+  .cfi_def_cfa x29, 0
+  .cfi_offset x29, 0
+  .cfi_offset x30, 8
+  mov x8, #139
+  svc #0
+.cfi_endproc
+)";
+  std::string source = directory_.path() + "/a.s", out = directory_.path() + "/a.so";
+  FILE* file = fopen(source.c_str(), "w");
+  fputs(kArm64, file);
+  fclose(file);
+  std::string command = "clang-19 --target=aarch64-linux-gnu -fuse-ld=lld -shared -nostdlib -o " + out + " " + source;
+  ASSERT_EQ(system(command.c_str()), 0) << command;
+  auto elf = Open(ReadWhole(out));
+  ASSERT_TRUE(elf);
+  EXPECT_EQ(elf->machine(), symbols::Machine::kArm64);
+  auto table = Compile(*elf, nullptr);
+  ASSERT_TRUE(table.ok()) << table.error().message;
+  auto at = Symbols(out);
+  const auto* text = elf->FindSection(".text");
+  ASSERT_TRUE(text);
+  auto rule = [&](const char* name, uint64_t more) { return table->Find(at[name] + more - text->vaddr + text->offset); };
+  constexpr uint8_t kFp = 29, kLink = 30, kSp = 31;
+  for (uint64_t leaf : {0, 4, 20, 24}) {
+    EXPECT_EQ(rule("first", leaf).kind, UNWIND_RULE_FRAME) << leaf;
+    EXPECT_EQ(rule("first", leaf).cfa_reg, kSp) << leaf;
+    EXPECT_EQ(rule("first", leaf).cfa_offset, 0) << leaf;
+    EXPECT_EQ(rule("first", leaf).fp, UNWIND_FP_SAME) << leaf;
+    EXPECT_EQ(rule("first", leaf).ra, UNWIND_RA_IN_REG) << leaf;
+    EXPECT_EQ(rule("first", leaf).ra_offset, kLink) << leaf;
+  }
+  for (uint64_t body : {8, 12, 16}) {
+    EXPECT_EQ(rule("first", body).cfa_offset, 32) << body;
+    EXPECT_EQ(rule("first", body).fp, UNWIND_FP_AT_CFA) << body;
+    EXPECT_EQ(rule("first", body).fp_offset, -32) << body;
+    EXPECT_EQ(rule("first", body).ra, UNWIND_RA_AT_CFA) << body;
+    EXPECT_EQ(rule("first", body).ra_offset, -24) << body;
+  }
+  EXPECT_EQ(rule("aligned", 8).cfa_reg, kFp);
+  EXPECT_EQ(rule("aligned", 8).cfa_offset, 16);
+  EXPECT_EQ(rule("last", 0).kind, UNWIND_RULE_END);
+  EXPECT_EQ(rule("odd", 0).kind, UNWIND_RULE_UNSUPPORTED);
+  EXPECT_EQ(rule("odd", 4).fp, UNWIND_FP_UNKNOWN);
+  EXPECT_EQ(rule("signal", 4).kind, UNWIND_RULE_SIGNAL);
+  std::map<std::string, uint64_t> missing;
+  for (const MissingRule& m : table->missing) missing[m.what] = m.rows;
+  EXPECT_EQ(missing["CFA told by register 40"], 1u);
+  EXPECT_EQ(missing["frame pointer in register x20"], 1u);
+  EXPECT_EQ(table->unsupported_rows, 2u);
+}
+
 }  // namespace
 }  // namespace borescope::unwind

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# Cross-compiles for arm64, with the libraries that scripts/setup arm64 unpacked. Tests run under qemu's user mode.
+if(DEFINED ENV{BORESCOPE_CACHE})
+  set(_cache $ENV{BORESCOPE_CACHE})
+else()
+  set(_cache $ENV{HOME}/.cache/borescope)
+endif()
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_SYSROOT ${_cache}/arm64-sysroot)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER) # those that build are this machine's
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(Protobuf_PROTOC_EXECUTABLE /usr/bin/protoc)
+set(ENV{PKG_CONFIG_LIBDIR} ${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${CMAKE_SYSROOT}/usr/share/pkgconfig)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${CMAKE_SYSROOT})
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L ${CMAKE_SYSROOT})
