@@ -499,8 +499,12 @@ static __always_inline u32 put_raw(struct user_walk *w, u64 *to, u32 most)
 		bytes = 0;
 		for (u32 i = 0; i <= BORESCOPE_RAW_TEST_BYTES / 4096; i++) {
 			piece = 4096 - ((start + bytes) & 4095);
-			if (bytes > most - 4096 || bytes + piece > all ||
-			    bpf_probe_read_user((u8 *)(raw + 1) + bytes, piece, (void *)(start + bytes)))
+			if (bytes + piece > all)
+				break;
+			barrier_var(bytes); /* else what is compared is a copy, and 6.1 learns nothing of what is added */
+			if (bytes > most - 4096)
+				break;
+			if (bpf_probe_read_user((u8 *)(raw + 1) + bytes, piece, (void *)(start + bytes)))
 				break;
 			bytes += piece;
 		}
