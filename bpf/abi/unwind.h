@@ -88,11 +88,13 @@ enum unwind_ra_kind {
 #define UNWIND_REGISTERS 32
 #define UNWIND_FP 29
 #define UNWIND_SP 31
-#define UNWIND_RED_ZONE 16 /* Go keeps the caller's frame pointer right below the stack pointer */
+#define UNWIND_RED_ZONE 16
+#define UNWIND_BELOW_SP 8 /* Go keeps the caller's frame pointer right below the stack pointer */
 #else
 #define UNWIND_REGISTERS 16
 #define UNWIND_FP 6
 #define UNWIND_SP 7
+#define UNWIND_BELOW_SP 0 /* bytes below a caller's stack pointer that belong to its frame */
 #define UNWIND_RED_ZONE 128 /* bytes below the stack pointer that belong to an interrupted function */
 #endif
 

@@ -91,7 +91,7 @@ UNWIND_INLINE int unwind_is_caller(const struct unwind *u, __u64 before)
 /* Is the word at address one that this frame may have? */
 UNWIND_INLINE int unwind_may_read(const struct unwind *u, __u64 address, __u64 size)
 {
-	__u64 low = u->r[UNWIND_SP] - (u->interrupted ? UNWIND_RED_ZONE : 0);
+	__u64 low = u->r[UNWIND_SP] - (u->interrupted ? UNWIND_RED_ZONE : UNWIND_BELOW_SP);
 
 	return address >= low && address <= u->limit - size && !(address & 7);
 }

@@ -12,6 +12,7 @@
 #include <set>
 #include <string_view>
 
+#include "sampler/unwind/arm64_code.h"
 #include "sampler/unwind/x86_frame.h"
 #include "sampler/unwind/x86_instruction.h"
 
@@ -1092,7 +1093,10 @@ std::vector<CodeRow> Walker::Take() {
 
 std::vector<CodeRow> RulesFromCode(symbols::ElfFile& elf, symbols::ElfFile* debug, std::span<const CodeRange> uncovered, Rules* rules,
                                    const CodeOptions& options, CodeStats* stats) {
-  if (elf.machine() != symbols::Machine::kX86_64) return {};
+  if (elf.machine() == symbols::Machine::kArm64) {
+    CodeStats unused;
+    return Arm64RulesFromCode(elf, debug, uncovered, rules, options, stats ? stats : &unused);
+  }
   Walker walker(elf, debug, rules, options);
   walker.Run(uncovered);
   auto rows = walker.Take();

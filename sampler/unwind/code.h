@@ -41,6 +41,7 @@ struct CodeStats {
 // pointer and frame pointer along all its paths; rows are what these agree on. "Never a wrong caller" is the rule: where paths disagree,
 // or a function returns with another stack than it began with, nothing is told. Signal trampolines, PLT stubs, the first function of the
 // program and of threads are known by their code. `debug`, the separate debug file, may be null: its symbols are used.
+// aarch64: arm64_code.h; code that only a switch's table or a pointer leads to is told of less there.
 // Rows are in order, without an overlap. Bytes are hostile: time and memory are bounded by the number of bytes.
 std::vector<CodeRow> RulesFromCode(symbols::ElfFile& elf, symbols::ElfFile* debug, std::span<const CodeRange> uncovered, Rules* rules,
                                    const CodeOptions& options = {}, CodeStats* stats = nullptr);

@@ -41,8 +41,8 @@ bool TakeText(std::string_view* in, std::string* text, size_t size) {
 }
 
 bool Valid(const unwind_rule& rule) {
-  return rule.kind <= UNWIND_RULE_SWITCH && rule.cfa_reg < 16 && rule.cfa_deref <= 1 && rule.fp <= UNWIND_FP_UNKNOWN &&
-         rule.ra <= UNWIND_RA_IN_REG && (rule.ra != UNWIND_RA_IN_REG || (rule.ra_offset >= 0 && rule.ra_offset < 16)) && rule.pad == 0;
+  return rule.kind <= UNWIND_RULE_SWITCH && rule.cfa_reg < UNWIND_REGISTERS && rule.cfa_deref <= 1 && rule.fp <= UNWIND_FP_UNKNOWN &&
+         rule.ra <= UNWIND_RA_IN_REG && (rule.ra != UNWIND_RA_IN_REG || (rule.ra_offset >= 0 && rule.ra_offset < UNWIND_REGISTERS)) && rule.pad == 0;
 }
 
 // Whether pages, rows and rules fit each other.

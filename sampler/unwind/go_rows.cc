@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "sampler/symbols/go_table.h"
+#include "sampler/unwind/machine.h"
 
 namespace borescope::unwind {
 namespace {
 
-constexpr uint8_t kRbp = 6, kRsp = 7;
+using symbols::Machine;
+
 constexpr uint64_t kMaxTable = 1u << 30;
 
 // Code by file offset. Functions are asked for in order: a window is read ahead.
@@ -43,16 +45,36 @@ class Code {
 
 struct Step {
   uint64_t begin, end;  // relative to the function's start
-  uint32_t delta;       // the return address stands at [sp + delta]
+  uint32_t delta;       // x86-64: the return address stands at [sp + delta]; aarch64: at [sp] if delta is not 0, and the CFA is sp + delta
 };
 
 // Where a function has put its caller's frame pointer.
 struct SavedFp {
   uint64_t from = UINT64_MAX;        // relative to the function's start: it is in its place
-  uint64_t frame_from = UINT64_MAX;  // and from here on rbp holds that place
+  uint64_t frame_from = UINT64_MAX;  // and from here on the frame pointer holds that place
   int64_t slot = 0;                  // its address is CFA + slot
   bool Holds(uint64_t at, uint32_t delta) const { return at >= from && delta + 8 >= -slot; }
 };
+
+uint32_t InstructionAt(std::span<const uint8_t> code, uint64_t at) {
+  uint32_t in = 0;
+  if (at + sizeof(in) <= code.size()) std::memcpy(&in, &code[at], sizeof(in));
+  return in;
+}
+
+// aarch64's prologues: "str x30, [sp, #-n]!; stur x29, [sp, #-8]; sub x29, sp, #8", and for large frames "stp x29, x30, [x20, #-8]; mov sp, x20".
+SavedFp FindSavedFpArm64(std::span<const uint8_t> code, std::span<const Step> steps) {
+  constexpr uint32_t kSaveFp = 0xf81f83fd, kMoveSp = 0x9100029f, kSetFp = 0xd10023fd;
+  for (size_t i = 1; i < steps.size(); ++i) {
+    if (steps[i].delta <= steps[i - 1].delta) continue;
+    uint64_t at = steps[i].begin;
+    if (at < 4) return {};
+    if (InstructionAt(code, at) == kSaveFp) at += 4;
+    else if (InstructionAt(code, at - 4) != kMoveSp) return {};
+    return {at, InstructionAt(code, at) == kSetFp ? at + 4 : UINT64_MAX, -static_cast<int64_t>(steps[i].delta) - 8};
+  }
+  return {};
+}
 
 // Go's prologues: "push %rbp; mov %rsp,%rbp" since 1.21, before that "sub $n,%rsp; mov %rbp,n-8(%rsp); lea n-8(%rsp),%rbp".
 SavedFp FindSavedFp(std::span<const uint8_t> code, std::span<const Step> steps) {
@@ -83,8 +105,15 @@ SavedFp FindSavedFp(std::span<const uint8_t> code, std::span<const Step> steps) 
   return {};
 }
 
-// Behind the first instruction that loads the stack pointer, relative to the code's begin: "mov m,%rsp", "mov r,%rsp".
-std::optional<uint64_t> FindSpLoad(std::span<const uint8_t> code) {
+// Behind the first instruction that loads the stack pointer, relative to the code's begin: "mov m,%rsp", "mov r,%rsp"; "mov sp, x".
+std::optional<uint64_t> FindSpLoad(Machine machine, std::span<const uint8_t> code) {
+  if (machine == Machine::kArm64) {
+    for (size_t i = 0; i + 4 <= code.size(); i += 4) {
+      const uint32_t in = InstructionAt(code, i);
+      if ((in & 0xfffffc1f) == 0x9100001f && in != 0x9100029f) return i + 4;  // from x20: a prologue
+    }
+    return std::nullopt;
+  }
   for (size_t i = 0; i + 3 <= code.size(); ++i) {
     uint8_t rex = code[i], op = code[i + 1], modrm = code[i + 2];
     if (op == 0x89 && (rex & 0xf9) == 0x48 && (modrm & 0xc7) == 0xc4 && !(rex & 1)) return i + 3;
@@ -98,8 +127,9 @@ std::optional<uint64_t> FindSpLoad(std::span<const uint8_t> code) {
 
 class Reader {
  public:
-  Reader(const symbols::GoTable& table, const symbols::ByteSource& file, const CodeOffsets& code, size_t max_rows, Rules* rules, Layer* layer)
-      : table_(table), code_(file), offsets_(code), max_rows_(max_rows), rules_(rules), layer_(layer) {}
+  Reader(Machine machine, const symbols::GoTable& table, const symbols::ByteSource& file, const CodeOffsets& code, size_t max_rows, Rules* rules,
+         Layer* layer)
+      : machine_(machine), registers_(RegistersOf(machine)), table_(table), code_(file), offsets_(code), max_rows_(max_rows), rules_(rules), layer_(layer) {}
 
   Result<uint64_t> Run() {
     for (uint64_t i = 0; i < table_.size(); ++i) {
@@ -145,12 +175,12 @@ class Reader {
     if (steps_.empty()) return;  // not of Go: linked in from C
     constexpr uint64_t kPrologue = 256;  // with the check of the stack's bound before it
     std::span<const uint8_t> code = code_.Get(start, std::min(piece->size, function.writes_sp ? uint64_t{4096} : kPrologue));
-    SavedFp saved = FindSavedFp(code, steps_);
+    SavedFp saved = machine_ == Machine::kArm64 ? FindSavedFpArm64(code, steps_) : FindSavedFp(code, steps_);
     layer_->Begin(start, end);
     // These two leave their caller for good: a stack of the scheduler is whole with mcall, a new thread's with clone.
     bool leaves = function.name == "runtime.mcall" || function.name == "runtime.clone";
     uint64_t moved = UINT64_MAX;  // from here on it stands on another stack, and has not kept where it came from
-    if (function.writes_sp && (leaves || saved.frame_from == UINT64_MAX)) moved = FindSpLoad(code).value_or(0);
+    if (function.writes_sp && (leaves || saved.frame_from == UINT64_MAX)) moved = FindSpLoad(machine_, code).value_or(0);
     for (const Step& step : steps_) {
       for (uint64_t at = step.begin; at < step.end && at < piece->size;) {
         uint64_t next = step.end;
@@ -173,22 +203,34 @@ class Reader {
   void EmitStep(uint64_t start, uint64_t at, uint32_t delta, const SavedFp& saved, bool writes_sp) {
     unwind_rule rule = {};
     rule.kind = UNWIND_RULE_FRAME;
-    rule.cfa_reg = kRsp;
-    rule.cfa_offset = static_cast<int32_t>(delta) + 8;
-    rule.ra_offset = -8;
+    rule.cfa_reg = registers_.sp;
+    if (!registers_.links) {
+      rule.cfa_offset = static_cast<int32_t>(delta) + 8;
+      rule.ra_offset = -8;
+    } else if (delta == 0) {
+      rule.ra = UNWIND_RA_IN_REG;
+      rule.ra_offset = registers_.return_address;
+    } else if (delta > static_cast<uint32_t>(INT16_MAX)) {
+      return Emit(start + at, kUnsupported);
+    } else {
+      rule.cfa_offset = static_cast<int32_t>(delta);
+      rule.ra_offset = static_cast<int16_t>(-static_cast<int32_t>(delta));
+    }
     if (saved.Holds(at, delta)) {
       bool fits = saved.slot >= INT16_MIN;
       rule.fp = fits ? UNWIND_FP_AT_CFA : UNWIND_FP_UNKNOWN;
       rule.fp_offset = fits ? static_cast<int16_t>(saved.slot) : int16_t{0};
       if (writes_sp && at >= saved.frame_from) {
         rule.kind = UNWIND_RULE_SWITCH;
-        rule.cfa_reg = kRbp;
+        rule.cfa_reg = registers_.fp;
         rule.cfa_offset = static_cast<int32_t>(-saved.slot);
       }
     }
     Emit(start + at, rules_->Index(rule));
   }
 
+  const Machine machine_;
+  const MachineRegisters registers_;
   const symbols::GoTable& table_;
   Code code_;
   const CodeOffsets& offsets_;
@@ -210,7 +252,7 @@ Result<uint64_t> ReadGoRows(symbols::ElfFile& elf, const CodeOffsets& code, size
   auto source = symbols::MemorySource(std::move(bytes));
   auto table = symbols::GoTable::Parse(*source, 0, source->size(), found->text());
   if (!table) return uint64_t{0};
-  return Reader(*table, elf.source(), code, max_rows, rules, layer).Run();
+  return Reader(elf.machine(), *table, elf.source(), code, max_rows, rules, layer).Run();
 }
 
 }  // namespace borescope::unwind

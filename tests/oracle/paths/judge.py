@@ -58,13 +58,13 @@ def trampolines(binary):
     return names
 
 
-def disassemble(program, binaries):
+def disassemble(program, binaries, objdump="objdump"):
     """(edges whose caller jumps, so that its frame is gone, to None if it jumps to a library; unnamed instructions of the linker's stubs: name by
     address). By objdump."""
     jumps, calls, stubs, gone = set(), set(), {}, set()
     for binary in binaries:
         base = os.path.basename(binary)
-        text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", binary], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run([objdump, "-d", "--no-show-raw-insn", binary], capture_output=True, text=True, check=True).stdout
         inside = None
         for line in text.splitlines():
             if line.endswith(">:"):
@@ -76,12 +76,12 @@ def disassemble(program, binaries):
                     inside = None
             elif inside is not None and re.search(r"\tjmp\s+\*0x[0-9a-f]+\(%rip\)", line):  # through the global offset table
                 gone.add((inside, None))
-            elif inside is not None and (m := re.search(r"\t(call|j[a-z]+)\s.*<([^>+]+)>$", line)):
+            elif inside is not None and (m := re.search(r"\t(call|j[a-z]+|bl?|b\.[a-z]+|[ct]bn?z)\s.*<([^>+]+)>$", line)):
                 target = key_of_symbol(m[2])
-                if target is None and m[1] == "jmp":
+                if target is None and m[1] in ("jmp", "b"):
                     gone.add((inside, None))
                 elif target != inside:
-                    (calls if m[1] == "call" else jumps).add((inside, target))
+                    (calls if m[1] in ("call", "bl") else jumps).add((inside, target))
     for n in program.nodes.values():
         if n.parent is not None and n.high == 0 and (n.parent.key, n.key) in jumps - calls:
             gone.add((n.parent.key, n.key))
@@ -100,7 +100,7 @@ class Judge:
     def __init__(self, program, gone, stubs, trampolines, tails, libraries_anywhere=False):
         """gone, stubs: disassemble(); tails: frames above each root to the thread's entry. libraries_anywhere: unoptimised Rust calls its
         own library for each operator."""
-        self.stubs, self.trampolines = stubs, trampolines | {"__restore_rt", "__restore"}
+        self.stubs, self.trampolines = stubs, trampolines | {"__restore_rt", "__restore", "__kernel_rt_sigreturn"}
         self.nodes, self.gone, self.tails, self.anywhere = program.nodes, gone, tails, libraries_anywhere
 
     def caller(self, node):

@@ -8,6 +8,9 @@ import subprocess
 import generate
 import judge
 
+COMPILERS = {"c-gcc": ["gcc"], "cpp-gcc": ["g++"], "c-clang": ["clang-19"], "cpp-clang": ["clang++-19"], "c-musl": ["musl-gcc"]}
+CROSS_COMPILERS = {"c-gcc": ["aarch64-linux-gnu-gcc"], "cpp-gcc": ["aarch64-linux-gnu-g++"], "c-clang": ["clang-19", "--target=aarch64-linux-gnu"],
+                   "cpp-clang": ["clang++-19", "--target=aarch64-linux-gnu"]}
 LIBC = os.path.realpath("/lib/x86_64-linux-gnu/libc.so.6")
 EXACT = 0.995  # of the samples
 TOOLS = ["c-gcc", "c-clang", "cpp-gcc", "cpp-clang", "rust", "c-musl"]
@@ -28,14 +31,16 @@ def sh(*command, **more):
 
 
 class Drawn:
-    """Of a seed and a build (one value of each of SETTINGS), compiled into a folder. binaries: the files with code, the program first."""
+    """Of a seed and a build (one value of each of SETTINGS), compiled into a folder, for this machine or (cross) for aarch64.
+    binaries: the files with code, the program first."""
 
-    def __init__(self, seed, build, folder):
+    def __init__(self, seed, build, folder, cross=False):
+        self.cross = cross
         self.build, self.name, self.folder = build, "-".join(build), folder
         self.program = generate.Program(f"{seed}/{self.name}", {"c": "c", "cpp": "cpp", "rust": "rust"}[build[0].split("-")[0]])
         os.makedirs(folder)
         self.binaries = self._compile()
-        self.gone, self.stubs = judge.disassemble(self.program, self.binaries)
+        self.gone, self.stubs = judge.disassemble(self.program, self.binaries, "aarch64-linux-gnu-objdump" if cross else "objdump")
 
     def _compile(self):
         tool, optimise, link, frame_pointer, lto = self.build
@@ -51,7 +56,7 @@ class Drawn:
             sh("rustc", "--edition", "2021", *options, f"{folder}/program.rs", "-o", out)
             return [out]
         language, compiler = tool.split("-")
-        command = {"c-gcc": "gcc", "cpp-gcc": "g++", "c-clang": "clang-19", "cpp-clang": "clang++-19", "c-musl": "musl-gcc"}[tool]
+        command = (CROSS_COMPILERS if self.cross else COMPILERS)[tool]
         options = [f"-{optimise}", "-w", "-pthread", "-fno-omit-frame-pointer" if frame_pointer == "keep" else "-fomit-frame-pointer"]
         if compiler == "clang":
             options += ["-fuse-ld=lld"]
@@ -65,16 +70,16 @@ class Drawn:
                 f.write(generate.Source(program).text(module))
         if link.startswith("static"):
             flags = ["-static"] + (["-no-pie"] if compiler != "clang" else []) if link == "static" else ["-static-pie"]
-            sh(command, *options, *position, *sources.values(), *flags, "-o", out)
+            sh(*command, *options, *position, *sources.values(), *flags, "-o", out)
             return [out]
         library = f"{folder}/libpaths.so"
-        sh(command, *options, "-fPIC", "-shared", sources["library"], "-o", library)
-        sh(command, *options, *position, sources["main"], library, "-pie" if link == "pie" else "-no-pie", f"-Wl,-rpath,{folder}", "-o", out)
+        sh(*command, *options, "-fPIC", "-shared", sources["library"], "-o", library)
+        sh(*command, *options, *position, sources["main"], library, "-pie" if link == "pie" else "-no-pie", f"-Wl,-rpath,{folder}", "-o", out)
         return [out, library]
 
     def frames_above_roots(self, pid):
-        """How many frames stand above the roots, by eu-stack; {} where it cannot tell: musl has no call frame information."""
-        if self.build[0] == "c-musl":
+        """How many frames stand above the roots, by eu-stack; {} where it cannot tell: musl has no call frame information, aarch64 runs elsewhere."""
+        if self.build[0] == "c-musl" or self.cross:
             return {}
         keys = {root.key: root for root in self.program.roots}
         tails = {}

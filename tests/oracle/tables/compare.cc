@@ -432,7 +432,8 @@ class Compare {
     bool of_go = go_ && fde.debug_frame;
     if (of_go && (rule.kind == UNWIND_RULE_END || rule.kind == UNWIND_RULE_SIGNAL || rule.kind == UNWIND_RULE_SWITCH)) return "";
     // Rules hold the CFA for the caller's stack pointer.
-    bool plain_sp = row.sp.kind == Kind::kAbsent || row.sp.kind == Kind::kSame || row.sp.kind == Kind::kUndefined;
+    // Of aarch64 Go says "sp is the CFA" in so many words.
+    bool plain_sp = (of_go && arm64) || row.sp.kind == Kind::kAbsent || row.sp.kind == Kind::kSame || row.sp.kind == Kind::kUndefined;
     if (!plain_sp && rule.kind != UNWIND_RULE_UNSUPPORTED && rule.kind != UNWIND_RULE_SIGNAL) return told("stack pointer");
     switch (rule.kind) {
       case UNWIND_RULE_UNSUPPORTED:
