@@ -207,25 +207,6 @@ UNWIND_INLINE void unwind_frame(struct unwind *u, const struct unwind_rule *rule
 	unwind_to_caller(u, words[1], cfa, fp, fp_known, UNWIND_BY_RULE);
 }
 
-#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
-
-/* At the trampoline sp points at 128 bytes of siginfo; then comes the ucontext, with a fault address at 176 and the registers behind it. */
-#define UNWIND_SIGNAL_REGS (128 + 176 + 8)
-
-UNWIND_INLINE int unwind_signal_regs(struct unwind *u, __u64 sp)
-{
-	for (int i = 0; i < UNWIND_REGISTERS; i++) {
-		if (!unwind_word(u, sp + UNWIND_SIGNAL_REGS + 8 * i, &u->r[i], LOSS_BAD_CFA))
-			return 0;
-	}
-	return unwind_word(u, sp + UNWIND_SIGNAL_REGS + 8 * UNWIND_REGISTERS, &u->pc, LOSS_BAD_CFA);
-}
-
-#else
-
-/* At the trampoline sp points at the ucontext, whose registers start 40 bytes in. */
-#define UNWIND_SIGNAL_REGS 40
-
 UNWIND_INLINE int unwind_pair(struct unwind *u, __u64 address, __u64 *first, __u64 *second)
 {
 	__u64 words[2];
@@ -238,6 +219,31 @@ UNWIND_INLINE int unwind_pair(struct unwind *u, __u64 address, __u64 *first, __u
 	*second = words[1];
 	return 1;
 }
+
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+
+/* At the trampoline sp points at 128 bytes of siginfo; then comes the ucontext, with a fault address at 176 and the registers behind it. */
+#define UNWIND_SIGNAL_REGS (128 + 176 + 8)
+
+UNWIND_INLINE int unwind_signal_regs(struct unwind *u, __u64 sp)
+{
+	__u64 at = sp + UNWIND_SIGNAL_REGS, state;
+
+	if (!unwind_may_read(u, at, (UNWIND_REGISTERS + 2) * 8)) {
+		unwind_stop(u, LOSS_BAD_CFA);
+		return 0;
+	}
+	for (int i = 0; i < UNWIND_REGISTERS; i += 2) {
+		if (!unwind_pair(u, at + 8 * i, &u->r[i], &u->r[i + 1]))
+			return 0;
+	}
+	return unwind_pair(u, at + 8 * UNWIND_REGISTERS, &u->pc, &state);
+}
+
+#else
+
+/* At the trampoline sp points at the ucontext, whose registers start 40 bytes in. */
+#define UNWIND_SIGNAL_REGS 40
 
 UNWIND_INLINE int unwind_signal_regs(struct unwind *u, __u64 sp)
 {
