@@ -409,7 +409,7 @@ static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct t
 {
 	struct borescope_sample *sample = &s->sample;
 	int user_mode = tick_in_user_mode(ctx), native;
-	u64 mm = (u64)BPF_CORE_READ(task, mm);
+	u64 mm = (u64)task->mm;
 	u32 kernel_frames = 0;
 	long bytes;
 
@@ -445,7 +445,7 @@ static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct t
 		sample->end_reason = LOSS_PROGRAM_32_BIT;
 		return 0;
 	}
-	user_walk_begin(w, mm, start_ns);
+	user_walk_begin(w, task, slot ? slot->space : 0, start_ns);
 	walk_user(s, w, kernel_frames, start_ns);
 	return 1;
 }
@@ -475,7 +475,7 @@ __noinline u32 stack_bytes(u64 start, u32 most)
 	struct user_walk *w = user_walk();
 	struct vma vma = {};
 
-	if (!w || !vma_find(w->mm, start, &vma))
+	if (!w || !vma_find(w->memory.mm, start, &vma))
 		return 0;
 	return vma.end - start < most ? vma.end - start : most;
 }

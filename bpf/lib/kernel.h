@@ -125,6 +125,18 @@ struct mm_struct___5_15 {
 	struct rb_root mm_rb; /* up to 6.0 */
 };
 
+typedef struct seqcount {
+	unsigned int sequence;
+} seqcount_t;
+
+struct mm_struct___6_13 {
+	seqcount_t mm_lock_seq; /* odd while the mappings are being changed */
+};
+
+struct mm_struct___6_4 {
+	int mm_lock_seq; /* counts up when they have been changed */
+};
+
 struct return_instance {
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;

@@ -9,8 +9,8 @@
 
 #ifdef __bpf__
 
-/* A stack is read in one piece first: one 4 KiB read costs less than three of two words, and holds most stacks of 20 frames. */
-#define READER_WINDOW_WORDS 512
+/* A stack is read in pieces: one read of 1 KiB costs less than two of 16 bytes, and holds most of a stack of 10 frames. */
+#define READER_WINDOW_WORDS 128
 
 struct reader {
 	__u64 window; /* address of what the window holds */
@@ -19,50 +19,40 @@ struct reader {
 
 /* The per-CPU window's words; defined by the program, which owns the memory. */
 static __u64 *reader_window(void);
+/* Reads the window from address on, up to the end of its page: no page is touched that the walk does not ask for. 0 on success. */
+long reader_fill(__u64 address);
 
-/* The window from address on; if that leads out of the stack, up to the end of the page. */
-static inline __attribute__((always_inline)) void reader_fill(struct reader *reader, __u64 address)
+/* So many words (1 or 2) at address; 0 on success. */
+static inline __attribute__((always_inline)) long reader_read(const struct reader *reader, __u64 address, __u64 *out, __u32 count)
 {
-	__u64 *words = reader_window(), count = READER_WINDOW_WORDS;
+	__u64 at = (address - reader->window) / 8;
+	__u64 *words = reader_window();
 
-	reader->words = 0;
-	if (!words)
-		return;
-	address &= ~7ull;
-	if (bpf_probe_read_user(words, READER_WINDOW_WORDS * 8, (const void *)address)) {
-		count = (4096 - (address & 4095)) / 8;
-		if (count > READER_WINDOW_WORDS || bpf_probe_read_user(words, count * 8, (const void *)address))
-			return;
+	if (address & 7 || (address & 4095) + count * 8 > 4096)
+		return bpf_probe_read_user(out, count * 8, (const void *)address);
+	if (at + count > reader->words) {
+		if (reader_fill(address))
+			return -1;
+		at = 0;
 	}
-	reader->window = address;
-	reader->words = count;
+	if (!words)
+		return -1;
+	out[0] = words[at % READER_WINDOW_WORDS];
+	if (count > 1)
+		out[1] = words[(at + 1) % READER_WINDOW_WORDS];
+	return 0;
 }
 
 /* Two words at address; 0 on success. */
 static inline __attribute__((always_inline)) long reader_words(const struct reader *reader, __u64 address, __u64 out[2])
 {
-	__u64 at = (address - reader->window) / 8;
-	__u64 *words;
-
-	if (!(address & 7) && at + 1 < reader->words && (words = reader_window())) {
-		out[0] = words[at % READER_WINDOW_WORDS];
-		out[1] = words[(at + 1) % READER_WINDOW_WORDS];
-		return 0;
-	}
-	return bpf_probe_read_user(out, 16, (const void *)address);
+	return reader_read(reader, address, out, 2);
 }
 
 /* One word. */
 static inline __attribute__((always_inline)) long reader_word(const struct reader *reader, __u64 address, __u64 *out)
 {
-	__u64 at = (address - reader->window) / 8;
-	__u64 *words;
-
-	if (!(address & 7) && at < reader->words && (words = reader_window())) {
-		*out = words[at % READER_WINDOW_WORDS];
-		return 0;
-	}
-	return bpf_probe_read_user(out, 8, (const void *)address);
+	return reader_read(reader, address, out, 1);
 }
 
 #else

@@ -13,7 +13,8 @@
 #include "bpf/lib/unwind.h"
 #include "bpf/lib/vma.h"
 
-#define USER_MAPPINGS 8         /* remembered within one sample */
+#define USER_MAPPINGS 8
+#define USER_RULES 512           /* a power of two */
 #define USER_RETURN_INSTANCES 64 /* the kernel's own limit */
 
 enum user_mapping_kind {
@@ -36,11 +37,26 @@ struct user_mapping {
 	u32 kind; /* enum user_mapping_kind */
 };
 
+/*
+ * What mappings[] was read of. As long as nothing of it changes the mappings stay from sample to sample, for a second: they are a third of what a
+ * sample costs. mm alone is not enough, its memory is used again.
+ */
+struct user_memory {
+	u64 mm;
+	u64 space;      /* changes at exec */
+	u64 started_ns; /* the process */
+	u64 tables;     /* tables_changed */
+	u64 sequence;   /* of the address space's mappings; UNKNOWN_SEQUENCE: do not keep them */
+};
+#define UNKNOWN_SEQUENCE (~0ull)
+#define USER_MAPPINGS_KEPT_NS 1000000000
+
 struct user_walk {
 	struct unwind u;
 	struct unwind_regs regs; /* as the sample found them */
 	struct unwind_rule rule;
-	u64 mm;
+	struct user_memory memory;
+	u64 loaded_ns; /* when mappings[] was empty last */
 	u64 now_ns;
 	u64 probed; /* where returns go that a uretprobe has taken; 0: nowhere */
 	u64 frame;  /* the step's: bpf/abi/record.h */
@@ -48,6 +64,7 @@ struct user_walk {
 	u32 has_missing;
 	struct borescope_missing_file missing;
 	u32 mapping_last, mapping_count;
+	u32 mapping_unsure; /* not all of mappings[] may be kept for the next sample */
 	struct user_mapping mappings[USER_MAPPINGS];
 	u64 object[VMA_OBJECT_WORDS];
 	u64 window[READER_WINDOW_WORDS];
@@ -60,7 +77,30 @@ struct {
 	__type(value, struct user_walk);
 } user_walks SEC(".maps");
 
+/*
+ * The rules found last, by the low bits of a hash of their place. What a sample costs is mostly memory that has gone cold since the last one: this is one
+ * cache line where the search through a table takes four to eight.
+ */
+struct user_rule_entry {
+	u64 place;  /* reference of the table << 32 | file offset */
+	u32 tables; /* tables_changed when it was found, low half */
+	struct unwind_rule rule;
+};
+
+struct user_rules {
+	struct user_rule_entry entries[USER_RULES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct user_rules);
+} user_rules SEC(".maps");
+
 /* Written by user space only. */
+__u64 tables_changed; /* counts up after each change of `files` */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -105,6 +145,23 @@ static __always_inline u64 *reader_window(void)
 	return w->window;
 }
 
+__noinline long reader_fill(u64 address)
+{
+	u64 bytes = 4096 - (address & 4095);
+	struct user_walk *w = user_walk();
+
+	if (!w)
+		return -1;
+	if (bytes > sizeof(w->window))
+		bytes = sizeof(w->window);
+	w->u.reader.words = 0;
+	if (bpf_probe_read_user(w->window, bytes, (const void *)address))
+		return -1;
+	w->u.reader.window = address;
+	w->u.reader.words = bytes / 8;
+	return 0;
+}
+
 static __always_inline u64 *vma_object(void)
 {
 	struct user_walk *w = user_walk();
@@ -137,19 +194,21 @@ __noinline int user_mapping_load(u64 pc)
 
 	if (!w)
 		return 0;
-	mm = (void *)w->mm;
+	mm = (void *)w->memory.mm;
 	at = w->mapping_count++ % USER_MAPPINGS;
 	m = &w->mappings[at];
 	m->start = m->end = 0;
 	m->kind = MAPPING_NONE;
-	if (!vma_find(w->mm, pc, &vma) || !vma.executable)
+	if (!vma_find(w->memory.mm, pc, &vma) || !vma.executable)
 		return at;
 	m->start = vma.start;
 	m->end = vma.end;
 	m->kind = MAPPING_GUESS;
 	if (vma.file) {
-		if (!vma_file_key(vma.file, &key))
+		if (!vma_file_key(vma.file, &key)) {
+			w->mapping_unsure = 1;
 			return at;
+		}
 	} else if (vma.start == (u64)BPF_CORE_READ(mm, context.vdso)) {
 		key.inode = UNWIND_VDSO_INODE;
 		vma.offset = 0;
@@ -160,6 +219,7 @@ __noinline int user_mapping_load(u64 pc)
 	file = bpf_map_lookup_elem(&files, &key);
 	if (!file) {
 		m->kind = MAPPING_MISSING;
+		w->mapping_unsure = 1;
 		if (!w->has_missing) {
 			w->has_missing = 1;
 			w->missing.key = key;
@@ -176,15 +236,15 @@ __noinline int user_mapping_load(u64 pc)
 	return at;
 }
 
-/* Index in mappings[] of the mapping of pc. */
-__noinline int user_mapping_of(u64 pc)
+/* Index in mappings[] of the mapping of pc, when it is not the last one again. */
+__noinline int user_mapping_search(u64 pc)
 {
 	struct user_walk *w = user_walk();
 	u32 at;
 
 	if (!w)
 		return 0;
-	for (u32 i = 0; i < USER_MAPPINGS; i++) {
+	for (u32 i = 1; i < USER_MAPPINGS; i++) {
 		at = (w->mapping_last + i) % USER_MAPPINGS;
 		if (pc - w->mappings[at].start < w->mappings[at].end - w->mappings[at].start) {
 			w->mapping_last = at;
@@ -196,12 +256,46 @@ __noinline int user_mapping_of(u64 pc)
 	return at;
 }
 
-/* The rule of a table into rule; 0: nothing is known of this code. */
-__noinline int user_rule(u32 table, u64 file_offset)
+/* The mapping of pc. Inline, as is user_rule: a call and its return cost as much as a dozen instructions, and a frame has few. */
+static __always_inline struct user_mapping *user_mapping_of(struct user_walk *w, u64 pc)
+{
+	struct user_mapping *last = &w->mappings[w->mapping_last % USER_MAPPINGS];
+
+	if (pc - last->start < last->end - last->start)
+		return last;
+	return &w->mappings[(u32)user_mapping_search(pc) % USER_MAPPINGS];
+}
+
+/* The rule of a table into rule, out of the table; 0: nothing is known of this code. */
+__noinline int user_rule_search(u32 table, u64 file_offset)
 {
 	struct user_walk *w = user_walk();
 
 	return w ? tables_find(table, file_offset, &w->rule) : 0;
+}
+
+/* The same, out of those found last if it is there. */
+static __always_inline int user_rule(struct user_walk *w, u32 table, u64 file_offset)
+{
+	u64 place = (u64)table << 32 | (u32)file_offset;
+	struct user_rule_entry *entry;
+	struct user_rules *rules;
+	u32 zero = 0;
+
+	rules = bpf_map_lookup_elem(&user_rules, &zero);
+	if (!rules || file_offset >> 32)
+		return user_rule_search(table, file_offset);
+	entry = &rules->entries[place * 0x9e3779b97f4a7c15ull >> 40 & (USER_RULES - 1)];
+	if (entry->place == place && entry->tables == (u32)w->memory.tables) {
+		w->rule = entry->rule;
+		return 1;
+	}
+	if (!user_rule_search(table, file_offset))
+		return 0;
+	entry->place = place;
+	entry->tables = w->memory.tables;
+	entry->rule = w->rule;
+	return 1;
 }
 
 /* Where the probed function whose frame ended at sp returns to; 0: not known. */
@@ -269,13 +363,13 @@ __noinline int user_step(void)
 		w->rule.ra_offset = -8;
 		known = 1;
 	} else {
-		m = &w->mappings[(u32)user_mapping_of(pc) % USER_MAPPINGS];
+		m = user_mapping_of(w, pc);
 		if (m->kind == MAPPING_NONE) {
 			unwind_stop(u, u->guessed ? LOSS_NO_UNWIND_INFO : LOSS_NOT_CODE);
 			/* The interrupted pc is a frame in any case: the call of a wild pointer ends up there. */
 			return u->interrupted ? USER_LAST_FRAME : USER_NO_FRAME;
 		}
-		known = m->kind == MAPPING_TABLE && user_rule(m->table, pc - m->start + m->offset) && w->rule.kind != UNWIND_RULE_NONE;
+		known = m->kind == MAPPING_TABLE && user_rule(w, m->table, pc - m->start + m->offset) && w->rule.kind != UNWIND_RULE_NONE;
 		if (u->guessed && !(known && w->rule.kind == UNWIND_RULE_SIGNAL)) {
 			/* Code that cannot be read reads as zeros, which are no call. */
 			bpf_probe_read_user(&code, sizeof(code), (void *)(u->pc - sizeof(code)));
@@ -300,24 +394,50 @@ __noinline int user_step(void)
 	return u->done ? USER_LAST_FRAME : USER_GO_ON;
 }
 
-/* Before the first step; regs are set. */
-static __always_inline void user_walk_begin(struct user_walk *w, u64 mm, u64 now_ns)
+/* Counts up with each change of the task's mappings. */
+static __always_inline u64 user_sequence(struct task_struct *task)
 {
-	struct xol_area *xol;
+	if (bpf_core_field_exists(struct mm_struct___6_13, mm_lock_seq)) {
+		u32 sequence = ((struct mm_struct___6_13 *)task->mm)->mm_lock_seq.sequence;
 
-	w->mm = mm;
+		return sequence & 1 ? UNKNOWN_SEQUENCE : sequence;
+	}
+	if (bpf_core_field_exists(struct mm_struct___6_4, mm_lock_seq))
+		return (u32)((struct mm_struct___6_4 *)task->mm)->mm_lock_seq;
+	return UNKNOWN_SEQUENCE;
+}
+
+/* Before the first step; regs are set. The task is the current one; space 0: not known. */
+static __always_inline void user_walk_begin(struct user_walk *w, struct task_struct *task, u64 space, u64 now_ns)
+{
+	struct user_memory now = {
+		.mm = (u64)task->mm,
+		.space = space,
+		.started_ns = task->group_leader->start_time,
+		.tables = *(volatile __u64 *)&tables_changed,
+		.sequence = space ? user_sequence(task) : UNKNOWN_SEQUENCE,
+	};
+
 	w->now_ns = now_ns;
 	w->has_missing = 0;
-	w->mapping_last = 0;
-	w->mapping_count = 0;
-	for (u32 i = 0; i < USER_MAPPINGS; i++)
-		w->mappings[i].start = w->mappings[i].end = 0;
+	if (now.sequence == UNKNOWN_SEQUENCE || w->mapping_unsure || w->memory.mm != now.mm || w->memory.space != space ||
+	    w->memory.started_ns != now.started_ns || w->memory.tables != now.tables || w->memory.sequence != now.sequence ||
+	    now_ns - w->loaded_ns > USER_MAPPINGS_KEPT_NS) {
+		w->memory = now;
+		w->loaded_ns = now_ns;
+		w->mapping_unsure = 0;
+		w->mapping_last = 0;
+		w->mapping_count = 0;
+		for (u32 i = 0; i < USER_MAPPINGS; i++)
+			w->mappings[i].start = w->mappings[i].end = 0;
+	}
 	w->probed = 0;
 	if (bpf_core_type_exists(struct xol_area)) {
-		xol = BPF_CORE_READ((struct mm_struct *)mm, uprobes_state.xol_area);
+		struct xol_area *xol = task->mm->uprobes_state.xol_area;
+
 		if (xol)
-			w->probed = BPF_CORE_READ(xol, vaddr);
+			w->probed = xol->vaddr;
 	}
 	unwind_begin(&w->u, &w->regs);
-	reader_fill(&w->u.reader, w->regs.r[UNWIND_SP]);
+	w->u.reader.words = 0;
 }

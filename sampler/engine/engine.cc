@@ -347,7 +347,7 @@ Status EngineImpl::Init() {
   bpf_object__for_each_map(map, skel_->obj) {
     if (bpf_map__autocreate(map)) map_bytes_ += MapBytes(options_.proc_root, bpf_map__fd(map));
   }
-  table_maps_.emplace(bpf_map__fd(skel_->maps.chunks), bpf_map__fd(skel_->maps.files));
+  table_maps_.emplace(bpf_map__fd(skel_->maps.chunks), bpf_map__fd(skel_->maps.files), &skel_->bss->tables_changed);
 
   auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   size_t entries = static_cast<size_t>(possible_cpus_) * BORESCOPE_MAX_RATES;

@@ -46,14 +46,20 @@ void TableMaps::RemoveChunk(uint32_t chunk) {
 
 Status TableMaps::PutFile(const unwind_file_key& key, unwind_ref table) {
   unwind_file file{.table = table, .pad = 0, .used_ns = UsedNs(key)};
-  if (bpf_map_update_elem(files_fd_, &key, &file, BPF_ANY) == 0) return OkStatus();
+  if (bpf_map_update_elem(files_fd_, &key, &file, BPF_ANY) == 0) {
+    NoteChange();
+    return OkStatus();
+  }
   if (errno == E2BIG) {
     return Error{ErrorCode::kExhausted, "the programs' map of files is full (" + std::to_string(UNWIND_MAX_FILES) + "): files longest unused must leave first"};
   }
   return ErrnoError("telling the programs of an unwind table");
 }
 
-void TableMaps::RemoveFile(const unwind_file_key& key) { bpf_map_delete_elem(files_fd_, &key); }
+void TableMaps::RemoveFile(const unwind_file_key& key) {
+  bpf_map_delete_elem(files_fd_, &key);
+  NoteChange();
+}
 
 uint64_t TableMaps::UsedNs(const unwind_file_key& key) const {
   unwind_file file;

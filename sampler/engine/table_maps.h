@@ -12,7 +12,8 @@ namespace borescope::engine {
 // both (some 10 ms).
 class TableMaps final : public unwind::TableMemory {
  public:
-  TableMaps(int chunks_fd, int files_fd) : chunks_fd_(chunks_fd), files_fd_(files_fd) {}
+  // changed: the programs' tables_changed.
+  TableMaps(int chunks_fd, int files_fd, __u64* changed) : chunks_fd_(chunks_fd), files_fd_(files_fd), changed_(changed) {}
   TableMaps(const TableMaps&) = delete;
   ~TableMaps() override;
 
@@ -26,7 +27,10 @@ class TableMaps final : public unwind::TableMemory {
   size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  void NoteChange() { std::atomic_ref<__u64>(*changed_).fetch_add(1); }
+
   const int chunks_fd_, files_fd_;
+  __u64* const changed_;
   std::map<uint32_t, std::byte*> chunks_;
   std::atomic<size_t> memory_bytes_ = 0;
 };

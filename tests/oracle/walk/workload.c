@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampled by walk_oracle: without frame pointers, who calls whom is fixed. `walk_workload MODE [N]`; see main.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -93,6 +94,16 @@ NOINLINE void level_jit(int wild) {
   sink += 1;
 }
 
+// Another plugin at the same place again and again.
+NOINLINE void level_plugins(void) {
+  for (int i = 0;; ++i) {
+    void* plugin = dlopen(i % 2 == 0 ? PLUGINS "/walk_plugin_small.so" : PLUGINS "/walk_plugin_large.so", RTLD_NOW);
+    if (plugin == NULL) abort();
+    ((void (*)(void (*)(void)))(uintptr_t)dlsym(plugin, "work"))(leaf_spin);
+    dlclose(plugin);
+  }
+}
+
 int main(int argc, char** argv) {
   const char* mode = argc > 1 ? argv[1] : "spin";
   uint64_t n = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
@@ -110,6 +121,7 @@ int main(int argc, char** argv) {
   }
   if (strcmp(mode, "jit") == 0) level_jit(0);
   if (strcmp(mode, "wild") == 0) level_jit(1);
+  if (strcmp(mode, "plugins") == 0) level_plugins();
   if (strcmp(mode, "thread") == 0) {
     pthread_t t;
     pthread_create(&t, NULL, thread, NULL);
