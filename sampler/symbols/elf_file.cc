@@ -307,12 +307,18 @@ std::vector<uint64_t> ElfFile::FunctionStarts(uint64_t begin, uint64_t end) {
   if (!symbols_built_) BuildSymbols();
   std::vector<uint64_t> starts;
   auto it = std::lower_bound(entries_.begin(), entries_.end(), begin, [](const Entry& e, uint64_t a) { return e.start < a; });
+  std::vector<const Entry*> functions;
   for (; it != entries_.end() && it->start < end; ++it) {
-    if (it->name & kLabel) continue;
-    std::string name = NameOf(*it);
-    bool cold = name.ends_with(".cold") || name.find(".cold.") != std::string::npos;
-    if (!cold) starts.push_back(it->start);
+    if (!(it->name & kLabel)) functions.push_back(&*it);
   }
+  // In the order of the string table: read back and forth, one of 100 MiB would be read thousands of times over.
+  std::sort(functions.begin(), functions.end(), [](const Entry* a, const Entry* b) { return a->name < b->name; });
+  for (const Entry* entry : functions) {
+    std::string name = NameOf(*entry);
+    bool cold = name.ends_with(".cold") || name.find(".cold.") != std::string::npos;
+    if (!cold) starts.push_back(entry->start);
+  }
+  std::sort(starts.begin(), starts.end());
   if (mini_) {
     auto more = mini_->FunctionStarts(begin, end);
     starts.insert(starts.end(), more.begin(), more.end());

@@ -33,7 +33,7 @@ class HashedSource final : public symbols::ByteSource {
 
  private:
   static constexpr uint64_t kBlock = 64 << 10;
-  static constexpr size_t kKept = 64;  // blocks in memory
+  static constexpr size_t kKept = 512;  // blocks in memory: string tables are read back and forth
   struct Hash {
     uint64_t low, high;
     bool operator==(const Hash&) const = default;
