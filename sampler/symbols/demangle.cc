@@ -94,8 +94,8 @@ std::string DisplayName(std::string_view symbol) {
   if (symbol.size() <= kMaxMangled && symbol.find('\0') == std::string_view::npos) {
     if (symbol.starts_with("_Z")) {
       // Without ".cold", ".part.0", ".llvm.123": pieces of one function. Rust has dots within its names: the first prefix that is whole.
-      std::string_view mangled;
-      std::string demangled;
+      std::string_view mangled = symbol;
+      std::string demangled = IsRustHashed(symbol) ? ItaniumName(name) : "";
       size_t dot = 0;
       for (int tries = 0; tries < 16 && demangled.empty() && dot != std::string_view::npos; ++tries) {
         dot = symbol.find('.', dot + 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // names_resolve FILE [--debug FILE] [--alt FILE] [--dwp FILE] [--memory BYTES]: reads addresses (hexadecimal, one a line), writes for each a line of JSON:
-// {"frames":[[function,file,line,start line],…],"symbol":name or null}; a last line says what kept names away and what it took.
+// {"frames":[[function,file,line,start line,name for people],…],"symbol":name or null}; a last line says what kept names away and what it took.
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
     if (!frames.ok()) {
       out["error"] = frames.error().message;
     } else {
-      for (const auto& f : *frames) out["frames"].push_back({f.function, f.file, f.line, f.start_line});
+      for (const auto& f : *frames) out["frames"].push_back({f.function, f.file, f.line, f.start_line, symbols::DisplayName(f.function)});
     }
     if (auto symbol = main_file->FindSymbol(address)) out["symbol"] = symbol->name;
     most = std::max(most, (*information)->memory_bytes());

@@ -303,6 +303,8 @@ TEST(Demangle, Names) {
   EXPECT_EQ(DisplayName("_ZN4core3ptr13drop_in_place17h0123456789abcdefE"), "core::ptr::drop_in_place");
   EXPECT_EQ(DisplayName("_ZN50_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$Clone$GT$5clone17h0123456789abcdefE"),
             "<alloc::vec::Vec<T> as Clone>::clone");
+  EXPECT_EQ(DisplayName("_ZN102_$LT$core..iter..adapters..map..Map$LT$I$C$F$GT$$u20$as$u20$core..iter..traits..iterator..Iterator$GT$8try_fold17h029aa65dff32c60bE"),
+            "<core::iter::adapters::map::Map<I,F> as core::iter::traits::iterator::Iterator>::try_fold");
   EXPECT_EQ(DisplayName("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
   EXPECT_EQ(DisplayName("_Zgarbage"), "_Zgarbage");
   EXPECT_EQ(DisplayName(std::string("a\x01z\xff")), SanitizeName("a\x01z\xff"));
