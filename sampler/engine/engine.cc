@@ -38,7 +38,6 @@
 #include "common/base/log.h"
 #include "common/base/strings.h"
 #include "sampler/engine/clocks.h"
-#include "sampler/engine/kernel_gate.h"
 #include "sampler/engine/pods.h"
 #include "sampler/engine/rates.h"
 #include "sampler/engine/sample_record.h"
@@ -85,22 +84,6 @@ int KeepComplaint(enum libbpf_print_level level, const char* format, va_list arg
   std::string& text = LibbpfComplaint();
   if (text.size() < 2000) text += line;
   return 0;
-}
-
-// "CAP_BPF, CAP_PERFMON": those we need to load and attach, and do not have.
-std::string MissingCapabilities(const std::string& proc_root) {
-  constexpr std::pair<int, const char*> kNeeded[] = {{39, "CAP_BPF"}, {38, "CAP_PERFMON"}};
-  auto status = ReadFile(proc_root + "/self/status");
-  if (!status.ok()) return "";
-  size_t at = status->find("CapEff:\t");
-  if (at == std::string::npos) return "";
-  auto effective = ParseUint(Trim(std::string_view(*status).substr(at + 8, 16)), 16);
-  std::string missing;
-  for (const auto& [bit, name] : kNeeded) {
-    // CAP_SYS_ADMIN (21) stands for both.
-    if (effective && !(*effective >> bit & 1) && !(*effective >> 21 & 1)) missing += (missing.empty() ? "" : ", ") + std::string(name);
-  }
-  return missing;
 }
 
 // Adds what the user should do about a refusal by the kernel.
@@ -171,7 +154,7 @@ class EngineImpl final : public Engine {
  public:
   explicit EngineImpl(const Options& options) : options_(options) {}
   ~EngineImpl() override;
-  Status Init();
+  Status Init(KernelReport* report);
 
   Result<JobId> AddJob(const Job& job) override;
   void RemoveJob(JobId id) override;
@@ -185,6 +168,7 @@ class EngineImpl final : public Engine {
   int wake_fd() const override { return wake_.get(); }
   unwind::TableMemory& table_memory() override { return *table_maps_; }
   Result<std::string> NameKernel(uint64_t address) override;
+  void Halt() override;
   JobCounters counters(JobId id) const override;
   Counters counters() const override;
 
@@ -229,6 +213,8 @@ class EngineImpl final : public Engine {
   Status Attach();
   void Detach();
   Status ApplyRates();
+  // On kernels that hang when they throttle a clock: whether they might.
+  bool MayThrottle() const { return throttle_hangs_ && max_sample_rate_ != 0 && max_sample_rate_ < kSafeSampleRate; }
   // Walks all tasks; wanted processes not known yet are queued as found.
   Status VisitTasks();
   Status SettleMarks(uint64_t mark, pid_t tgid, uint64_t clear, bool* any);
@@ -264,6 +250,8 @@ class EngineImpl final : public Engine {
   size_t shared_clocks_bytes_ = 0;
   int possible_cpus_ = 0;
   uint64_t map_bytes_ = 0;
+  bool throttle_hangs_ = false;  // the kernel's fault of that name
+  std::atomic<bool> halted_{false};
 
   // Guards all below up to the records: the owner's thread and the worker use it.
   mutable std::mutex mutex_;
@@ -306,10 +294,14 @@ EngineImpl::~EngineImpl() {
   if (!shared_clocks_.empty()) munmap(shared_clocks_.data(), shared_clocks_bytes_);
 }
 
-Status EngineImpl::Init() {
-  RETURN_IF_ERROR(CheckKernel(ReadKernelFacts(options_.proc_root)));
+Status EngineImpl::Init(KernelReport* report) {
   libbpf_set_strict_mode(LIBBPF_STRICT_ALL);
   libbpf_set_print(KeepComplaint);
+  RETURN_IF_ERROR(CheckOverrides(options_.kernel_overrides));
+  KernelReport kernel = JudgeKernel(ReadKernelFacts(options_.proc_root, options_.sys_root), options_.kernel_overrides);
+  if (report != nullptr) *report = kernel;
+  RETURN_IF_ERROR(kernel.Allowed());
+  throttle_hangs_ = std::ranges::any_of(kernel.findings, [](const KernelFinding& f) { return f.name == "cpu-clock-throttle" && f.verdict == Verdict::kAvoided; });
   LibbpfComplaint().clear();
 
   // One event for each CPU and rate, and one for mappings: more than the usual 1024 on large nodes.
@@ -423,7 +415,7 @@ Status EngineImpl::ApplyRates() {
   for (auto& job : jobs_) {
     if (!job) continue;
     // What is lowered is the highest there is, so it has a clock of its own and is never thinned.
-    int hz = std::max(1, ClampFrequency(job->job.frequency_hz, max_sample_rate_, scheduler_hz_));
+    int hz = MayThrottle() ? 1 : std::max(1, ClampFrequency(job->job.frequency_hz, max_sample_rate_, scheduler_hz_));
     frequencies.push_back(hz);
     if (hz < job->job.frequency_hz && (job->counters.lowest_hz == 0 || hz < job->counters.lowest_hz)) {
       Log(LogLevel::kWarning, "engine: a job is sampled less often than it asks for: kernel.perf_event_max_sample_rate must be twice its frequency",
@@ -432,8 +424,18 @@ Status EngineImpl::ApplyRates() {
     job->counters.lowest_hz = job->counters.lowest_hz == 0 ? hz : std::min(job->counters.lowest_hz, hz);
   }
   if (frequencies.empty()) return OkStatus();
-  RatePlan plan = PlanRates(frequencies);
   auto& bss = *skel_->bss;
+  if (MayThrottle()) {  // no tick is better than the last one; the jobs have their lowest frequency from above
+    Log(LogLevel::kError, "engine: nothing is sampled: this kernel hangs when a clock is throttled; raise kernel.perf_event_max_sample_rate",
+        {{"max_sample_rate", max_sample_rate_}, {"needed", kSafeSampleRate}});
+    for (size_t rate = 0; rate < armed_hz_.size(); ++rate) {
+      std::atomic_ref(bss.rate_jobs[rate]).store(0);
+      clocks_->Stop(static_cast<int>(rate));
+      armed_hz_[rate] = 0;
+    }
+    return OkStatus();
+  }
+  RatePlan plan = PlanRates(frequencies);
   auto wanted = [&](int hz) { return std::ranges::find(plan.rates_hz, hz) != plan.rates_hz.end(); };
 
   // Clocks that are no longer wanted stop, new ones start; then each job that changes leaves its old clock before it gets its new
@@ -545,8 +547,13 @@ Result<JobId> EngineImpl::AddJob(const Job& job) {
   if (job.frequency_hz < 1 || job.frequency_hz > 999) {
     return Error{ErrorCode::kInvalid, "frequency " + std::to_string(job.frequency_hz) + " Hz is out of range: use 1 to 999"};
   }
+  if (halted_) return Error{ErrorCode::kUnsupported, "sampling was stopped for good after a fault of the kernel"};
   std::lock_guard lock(mutex_);
   max_sample_rate_ = MaxSampleRate(options_.proc_root);
+  if (MayThrottle()) {
+    return Error{ErrorCode::kUnsupported, "this kernel hangs when a clock is throttled, and kernel.perf_event_max_sample_rate is " + std::to_string(max_sample_rate_) +
+                                              ": raise it to " + std::to_string(kSafeSampleRate) + " or more, or use Linux 6.18"};
+  }
   if (ClampFrequency(job.frequency_hz, max_sample_rate_, scheduler_hz_) == 0) {
     uint64_t needed = std::max(2 * static_cast<uint64_t>(job.frequency_hz), scheduler_hz_ + 1);
     return Error{ErrorCode::kUnsupported, "kernel.perf_event_max_sample_rate is " + std::to_string(max_sample_rate_) +
@@ -822,7 +829,7 @@ int64_t EngineImpl::SettleEdges(int64_t now_boot_ns) {
       }
     }
   }
-  if (due && attached_) {
+  if (due && attached_ && !halted_) {
     if (Status s = VisitTasks(); !s.ok()) Log(LogLevel::kWarning, "engine: settling run time", {{"error", s.error().ToString()}});
   }
   return next;
@@ -903,7 +910,16 @@ void EngineImpl::FollowHotplug() {
   rediscover_ = true;
 }
 
+void EngineImpl::Halt() {
+  halted_ = true;
+  auto& bss = *skel_->bss;
+  for (auto& rate : bss.rate_jobs) std::atomic_ref(rate).store(0);
+  for (auto& job : bss.jobs) std::atomic_ref(job.deadline_boot_ns).store(0);
+  for (auto* jobs : {&bss.cgroup_jobs, &bss.group_jobs, &bss.all_jobs}) std::atomic_ref(*jobs).store(0);
+}
+
 Status EngineImpl::Drain(Observer& observer) {
+  if (halted_) return OkStatus();
   epoll_event event;
   epoll_wait(wake_.get(), &event, 1, 0);
   int64_t now = NowNs(CLOCK_MONOTONIC);
@@ -1141,6 +1157,7 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
 }
 
 Result<std::string> EngineImpl::NameKernel(uint64_t address) {
+  if (halted_) return std::string();
   auto& bss = *skel_->bss;
   bss.kernel_address = address;
   LIBBPF_OPTS(bpf_test_run_opts, run);
@@ -1158,7 +1175,7 @@ JobCounters EngineImpl::counters(JobId id) const {
   std::lock_guard lock(mutex_);
   const auto& job = jobs_[static_cast<size_t>(id)];
   if (!job) return {};
-  if (NowNs(CLOCK_MONOTONIC) - settled_mono_ns_ > kSettleAgainNs) {
+  if (!halted_ && NowNs(CLOCK_MONOTONIC) - settled_mono_ns_ > kSettleAgainNs) {
     if (Status s = const_cast<EngineImpl*>(this)->VisitTasks(); !s.ok()) {
       Log(LogLevel::kWarning, "engine: settling run time", {{"error", s.error().ToString()}});
     }
@@ -1195,9 +1212,9 @@ Counters EngineImpl::counters() const {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::Open(const Options& options) {
+Result<std::unique_ptr<Engine>> Engine::Open(const Options& options, KernelReport* report) {
   auto engine = std::make_unique<EngineImpl>(options);
-  RETURN_IF_ERROR(engine->Init());
+  RETURN_IF_ERROR(engine->Init(report));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

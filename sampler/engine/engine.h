@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "bpf/abi/loss.h"
 #include "bpf/abi/unwind.h"
 #include "common/base/result.h"
+#include "sampler/engine/kernel_gate.h"
 #include "sampler/unwind/table_memory.h"
 
 namespace borescope::engine {
@@ -100,6 +102,7 @@ struct Options {
   size_t ring_bytes = 8 << 20;
   std::string proc_root = "/proc";
   std::string sys_root = "/sys";
+  std::set<std::string> kernel_overrides = {};  // names of faults to live with: see KernelOverrides
 };
 
 using JobId = int;  // 0..63, a bit of Sample::job_mask
@@ -138,7 +141,8 @@ int64_t MeasureBareTick();
 class Engine {
  public:
   // Errors name the failed operation, errno and what would help; kDenied: missing capability; kUnsupported: kernel.
-  static Result<std::unique_ptr<Engine>> Open(const Options& options);
+  // `report`: what was found out about the kernel, also when it is refused.
+  static Result<std::unique_ptr<Engine>> Open(const Options& options, KernelReport* report = nullptr);
   virtual ~Engine() = default;
 
   // kExhausted: 64 jobs, or (never for the caller: a fifth rate is served by thinning the next higher one).
@@ -167,6 +171,10 @@ class Engine {
 
   // The kernel's own name for an address of its text, 1 µs: "schedule", "nft_do_chain [nf_tables]"; empty when it knows none.
   virtual Result<std::string> NameKernel(uint64_t address) = 0;
+
+  // The kernel may be broken: from now on the programs do nothing. Any thread; only stores to memory, so that it cannot wait for anything. Afterwards there
+  // is nothing to do with the engine but to destroy it, which may wait: no job is added, nothing is delivered or named.
+  virtual void Halt() = 0;
 
   virtual JobCounters counters(JobId id) const = 0;
   virtual Counters counters() const = 0;
