@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   profile->add_option("--samples", options.samples_file, "Write every sample to FILE, one JSON object a line")->type_name("FILE");
   profile->add_flag("--explain", options.explain, "Say for each executable which stacks are cut, why, and what would mend it");
   profile->add_option("--unwind-memory", options.unwind_memory_mib, "Kernel memory for unwind tables, in MiB")->check(CLI::Range(4, 4096))->capture_default_str();
+  profile->add_option("--kernel-override", options.kernel_overrides, "Sample although the kernel has this fault (the refusal names it); may be repeated")->type_name("NAME")->allow_extra_args(false);
   profile->add_option("--top", options.top, "Rows of the table")->check(CLI::Range(1, 1000))->capture_default_str();
   profile->add_option("command", options.command, "-- COMMAND ARGS: start a program and sample it")->type_name("");
   profile->footer("Example: borescope profile --pid 1234 --duration 10s -o app.pb.gz && go tool pprof -top app.pb.gz");

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -27,6 +28,7 @@
 #include "common/codec/pprof.h"
 #include "common/kube/yaml.h"
 #include "sampler/engine/engine.h"
+#include "sampler/guard/kernel_watch.h"
 #include "sampler/publish/samples_file.h"
 #include "sampler/stacks/aggregator.h"
 #include "sampler/unwind/tables.h"
@@ -46,6 +48,44 @@ constexpr bool kFixedPeriod = false;
 
 std::atomic<bool> g_interrupted{false};
 void OnSignal(int) { g_interrupted = true; }
+
+// Stops everything when the kernel reports a fault with a BPF program on the stack.
+class FaultStop {
+ public:
+  // `go_on`: it is only told. A log that cannot be read is told, too.
+  FaultStop(engine::Engine& engine, bool go_on) : engine_(engine), go_on_(go_on) {
+    auto watch = guard::KernelWatch::Open("/dev/kmsg", [this](const guard::KernelFault& fault) { OnFault(fault); });
+    if (!watch.ok()) {
+      fmt::print(stderr, "warning: {}\n", watch.error().message);
+      return;
+    }
+    watch_ = *std::move(watch);
+    watch_->Arm();
+  }
+  // After it, what has been sampled is to be dropped and the engine to be destroyed.
+  Status status() const {
+    std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  void OnFault(const guard::KernelFault& fault) {
+    if (!go_on_) engine_.Halt();
+    std::string what = fmt::format("the kernel reported a fault with a BPF program on the stack ({}; {})", fault.headline, fault.program);
+    if (go_on_) {
+      fmt::print(stderr, "warning: {}; sampling goes on by --kernel-override\n", what);
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    status_ = Error{ErrorCode::kUnsupported, what + ": sampling was stopped; look at dmesg, best restart the machine before you sample again"};
+  }
+
+  engine::Engine& engine_;
+  const bool go_on_;
+  mutable std::mutex mutex_;
+  Status status_;
+  std::unique_ptr<guard::KernelWatch> watch_;  // last: its thread uses the rest
+};
 
 int Fail(const Error& error) {
   fmt::print(stderr, "error: {}\n", error.message);
@@ -307,8 +347,15 @@ int RunProfile(const ProfileOptions& options) {
   }
   if (until_command_ends) duration_ns = 3'600'000'000'000;
 
-  auto engine = engine::Engine::Open({.fixed_period = kFixedPeriod});
+  engine::Options engine_options{.fixed_period = kFixedPeriod};
+  engine_options.kernel_overrides = {options.kernel_overrides.begin(), options.kernel_overrides.end()};
+  if (auto known = engine::CheckOverrides(engine_options.kernel_overrides); !known.ok()) return Fail(known.error().WithContext("--kernel-override"));
+  engine::KernelReport kernel;
+  auto engine = engine::Engine::Open(engine_options, &kernel);
   if (!engine.ok()) return Fail(engine.error());
+  for (const engine::KernelFinding& finding : kernel.findings) {
+    if (finding.verdict == engine::Verdict::kOverridden || finding.verdict == engine::Verdict::kWarned) fmt::print(stderr, "warning: {}\n", finding.message);
+  }
   std::unique_ptr<publish::SamplesFile> samples;
   unwind::Tables::Options table_options;
   table_options.memory = &(*engine)->table_memory();
@@ -337,6 +384,7 @@ int RunProfile(const ProfileOptions& options) {
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
   const int64_t own_cpu_start = OwnCpuNs();
+  FaultStop fault_stop(**engine, engine_options.kernel_overrides.contains(std::string(engine::kKernelFault)));
   auto job = (*engine)->AddJob({.frequency_hz = frequency, .kernel_stacks = spec.kernel_stacks == api::KernelStacks::kAuto});  // its window is opened below
   if (!job.ok()) return Fail(job.error());
   if (const int hz = (*engine)->counters(*job).lowest_hz; hz < frequency) {
@@ -355,6 +403,7 @@ int RunProfile(const ProfileOptions& options) {
   }
 
   auto drain = [&]() -> Status {
+    RETURN_IF_ERROR(fault_stop.status());
     RETURN_IF_ERROR((*engine)->Drain(*aggregator));
     aggregator->Poll(NowNs(CLOCK_MONOTONIC));
     return OkStatus();

@@ -20,6 +20,7 @@ struct ProfileOptions {
   std::string samples_file;           // --samples
   bool explain = false;               // --explain
   int unwind_memory_mib = 64;         // --unwind-memory
+  std::vector<std::string> kernel_overrides;  // --kernel-override
   int top = 15;                       // rows of the table
 };
 

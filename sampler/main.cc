@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <string>
+#include <vector>
 
 #include "common/base/fd.h"
 #include "common/base/log.h"
@@ -55,6 +56,7 @@ struct Flags {
   kube::ConfigFlags kube;
   std::string node, sinks_file, samples_file, unwind_cache;
   int unwind_memory_mib = 64;
+  std::vector<std::string> kernel_overrides;
   std::string listen = "127.0.0.1:8082";
 };
 
@@ -68,6 +70,8 @@ Status Run(const Flags& flags) {
   metrics::Registry registry;
   agent::AgentOptions options;
   options.engine.fixed_period = kFixedPeriod;
+  options.engine.kernel_overrides = {flags.kernel_overrides.begin(), flags.kernel_overrides.end()};
+  RETURN_IF_ERROR(engine::CheckOverrides(options.engine.kernel_overrides).WithContext("--kernel-override"));
   options.kube = std::move(kube);
   options.node = flags.node;
   options.sinks = *std::move(sinks);
@@ -101,6 +105,7 @@ int main(int argc, char** argv) {
   app.add_option("--samples", flags.samples_file, "Append every sample to FILE, one JSON object a line")->type_name("FILE");
   app.add_option("--unwind-cache", flags.unwind_cache, "Keep unwind tables in this folder, at most 512 MiB; default: they are made anew at each start")->type_name("DIR");
   app.add_option("--unwind-memory", flags.unwind_memory_mib, "Kernel memory for unwind tables, in MiB")->check(CLI::Range(4, 4096))->capture_default_str();
+  app.add_option("--kernel-override", flags.kernel_overrides, "Sample although the kernel has this fault (NodeSampler status names it); may be given more than once")->type_name("NAME")->allow_extra_args(false);
   app.set_version_flag("--version", std::string("borescope-sampler ") + borescope::kVersion);
   CLI11_PARSE(app, argc, argv);
 

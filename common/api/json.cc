@@ -792,6 +792,14 @@ void Visit(A& a, NodeSamplerSpec& x) {
 }
 
 template <typename A>
+void Visit(A& a, KernelFinding& x) {
+  static constexpr std::array<std::string_view, 3> kActionNames = {"Refused", "Overridden", "Warned"};
+  a.Text("name", x.name, kWord, kRequired);
+  a.Choice("action", x.action, kActionNames);
+  a.Text("message", x.message, TextRule{512});
+}
+
+template <typename A>
 void Visit(A& a, NodeSamplerStatus& x) {
   a.Text("samplerVersion", x.sampler_version, kWord);
   a.Text("kernelVersion", x.kernel_version, TextRule{128});
@@ -802,6 +810,7 @@ void Visit(A& a, NodeSamplerStatus& x) {
   a.Texts("kinds", x.kinds, 32, kWord);
   a.Texts("sinkNames", x.sink_names, 64, TextRule{63});
   a.Int("clockOffsetMillis", x.clock_offset_millis, INT64_MIN, INT64_MAX);
+  a.List("kernelFindings", x.kernel_findings, 32);
   a.Int("observedGeneration", x.observed_generation, 0, kMaxCount);
   a.List("conditions", x.conditions, kMaxConditions);
 }

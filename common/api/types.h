@@ -315,6 +315,14 @@ struct NodeSamplerSpec {
   bool operator==(const NodeSamplerSpec&) const = default;
 };
 
+// What was found out about the node's kernel.
+struct KernelFinding {
+  std::string name;     // "hardened-usercopy"
+  std::string action;   // Refused | Overridden | Warned
+  std::string message;  // at most 512 bytes
+  bool operator==(const KernelFinding&) const = default;
+};
+
 struct NodeSamplerStatus {
   std::string sampler_version;
   std::string kernel_version;
@@ -325,6 +333,7 @@ struct NodeSamplerStatus {
   std::vector<std::string> kinds;
   std::vector<std::string> sink_names;
   int64_t clock_offset_millis = 0;
+  std::vector<KernelFinding> kernel_findings;
   int64_t observed_generation = 0;
   std::vector<Condition> conditions;
   bool operator==(const NodeSamplerStatus&) const = default;
@@ -386,6 +395,8 @@ struct ReportedSink {
 
 // Reason of a job's report that is no failure: the node's kernel allows less than the frequency asked for.
 inline constexpr std::string_view kFrequencyLimited = "FrequencyLimited";
+// Condition of a NodeSampler, and reason of the jobs that end by it: its kernel reported a fault in a BPF program.
+inline constexpr std::string_view kKernelUnsafe = "KernelUnsafe";
 
 struct JobReport {
   JobState state = JobState::kAccepted;

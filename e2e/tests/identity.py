@@ -98,6 +98,15 @@ def test_each_capability(world):
             return None
         seen.append(c.wait(f"what the sampler says without {missing}", 20, verdict))
         print("    " + seen[-1][:300])
+        sampler = c.get("nodesampler", "node1")
+        if missing in ("bpf", "perfmon"):  # a refusal: in the status and in the metrics
+            findings = [f for f in sampler["status"].get("kernelFindings", []) if f["action"] == "Refused"]
+            c.expect([f["name"] for f in findings] == ["perf-event-paranoid"] and missing.upper() in findings[0]["message"], f"findings {findings}")
+            metrics = c.cluster("exec", "--node", "node1", "curl", "-sS", "http://127.0.0.1:8082/metrics")
+            c.expect('borescope_sampler_kernel_findings{action="Refused",name="perf-event-paranoid"} 1' in metrics, "the refusal is not in the metrics")
+        if missing == "syslog" and open("/proc/sys/kernel/dmesg_restrict").read().strip() == "1":
+            unsafe = c.condition_of(sampler, "KernelUnsafe")
+            c.expect(unsafe["status"] == "Unknown" and unsafe["reason"] == "KernelLogUnreadable" and "CAP_SYSLOG" in unsafe["message"], f"without the kernel's log: {unsafe}")
     c.cluster("stop", "sampler-node1")
     world.install()
     name = world.start(target={"podName": pod}, durationSeconds=3, profiles=cpu(199))

@@ -153,6 +153,12 @@ Result<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   for (const publish::Sink& sink : a->options_.sinks) a->status_.sink_names.push_back(sink.name);
   a->report_.incarnation = a->incarnation_;
   a->report_.boot_id = a->boot_id_;
+  if (auto watch = guard::KernelWatch::Open(a->options_.kernel_log, [a](const guard::KernelFault& fault) { a->OnKernelFault(fault); }); watch.ok()) {
+    a->kernel_watch_ = *std::move(watch);
+  } else {
+    a->kernel_unwatched_ = watch.error().message;
+    Log(LogLevel::kWarning, "the kernel's log is not followed", {{"error", a->kernel_unwatched_}});
+  }
   if (Status opened = a->OpenEngine(); !opened.ok()) {
     Log(LogLevel::kError, "the engine can't be opened: no jobs can be taken", {{"error", opened.error().message}});
   }
@@ -161,7 +167,16 @@ Result<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
 
 Status Agent::OpenEngine() {
   if (engine_) return OkStatus();
-  Result<std::unique_ptr<engine::Engine>> opened = engine::Engine::Open(options_.engine);
+  if (quarantined_) return engine_error_;
+  engine::KernelReport kernel;
+  Result<std::unique_ptr<engine::Engine>> opened = engine::Engine::Open(options_.engine, &kernel);
+  metrics_.SetKernel(kernel);
+  status_.kernel_findings.clear();
+  for (const engine::KernelFinding& finding : kernel.findings) {
+    if (finding.verdict == engine::Verdict::kAvoided) continue;
+    status_.kernel_findings.push_back({finding.name, std::string(engine::VerdictName(finding.verdict)), SanitizeName(finding.message, 500)});
+    if (finding.verdict != engine::Verdict::kRefused) Log(LogLevel::kWarning, "about this kernel", {{"finding", finding.name}, {"message", finding.message}});
+  }
   Status ready = opened.ok() ? OpenTables(**opened) : opened.error();
   std::lock_guard lock(shared_mutex_);
   engine_ok_ = ready.ok();
@@ -177,6 +192,48 @@ Status Agent::OpenEngine() {
   status_.kinds = {std::string(api::ProfileKindName(api::ProfileKind::kCpu))};
   machine_.SetKinds({status_.kinds.begin(), status_.kinds.end()});
   return OkStatus();
+}
+
+void Agent::OnKernelFault(const guard::KernelFault& fault) {
+  if (fault_seen_.exchange(true)) return;  // others follow, of other CPUs: the engine may be gone by then
+  bool go_on = options_.engine.kernel_overrides.contains(std::string(engine::kKernelFault));
+  if (!go_on && engine_) engine_->Halt();  // before any lock is waited for
+  {
+    std::lock_guard lock(shared_mutex_);
+    kernel_fault_ = fault;
+  }
+  Log(LogLevel::kError, go_on ? "a fault of the kernel; sampling goes on, for it is told to" : "a fault of the kernel: sampling stops until the sampler is started anew",
+      {{"kernel", fault.headline}, {"program", fault.program}});
+  Signal(wake_.get());
+}
+
+void Agent::Quarantine(Now now) {
+  {
+    std::lock_guard lock(shared_mutex_);
+    quarantined_ = true;
+    engine_ok_ = false;
+    engine_error_ = {ErrorCode::kUnsupported, "the kernel reported a fault with a BPF program on the stack (" + kernel_fault_->headline + "; " + kernel_fault_->program +
+                                                  "): nothing is sampled on this node until the sampler is started anew; look at the node's dmesg first, best restart the node"};
+  }
+  status_.kinds.clear();
+  machine_.SetKinds({std::string(api::ProfileKindName(api::ProfileKind::kCpu))});  // new jobs are told why
+  Apply(machine_.OnKernelFault(engine_error_.message, now), now);
+  // Told first: taking the programs down waits for every CPU, and may do so for ever.
+  UpdateStatus();
+  Report(now);
+  fan_.reset();
+  aggregator_.reset();
+  tables_.reset();
+  engine_.reset();
+}
+
+void Agent::WatchKernel() {
+  if (!kernel_watch_) return;
+  if (job_of_engine_id_.empty()) {
+    kernel_watch_->Disarm();
+  } else {
+    kernel_watch_->Arm();
+  }
 }
 
 Status Agent::OpenTables(engine::Engine& engine) {
@@ -216,14 +273,16 @@ std::string Agent::NotReady() const {
 void Agent::RefreshMetrics() {
   engine::Counters counters;
   int64_t compiler_ns = 0;
-  bool is_protected = false;
+  bool is_protected = false, is_unsafe = false;
   {
     std::lock_guard lock(shared_mutex_);
     counters = engine_counters_;
     compiler_ns = compiler_ns_;
     is_protected = protected_.value_or(false);
+    is_unsafe = kernel_fault_.has_value();
   }
   metrics_.SetCost(guard::MeasureCost(counters, compiler_ns));
+  metrics_.SetKernelWatch(kernel_watch_ != nullptr, kernel_watch_ ? kernel_watch_->missed() : 0, is_unsafe);
   metrics_.SetPublisher(publisher_->stats());
   kube::ClockOffset::Estimate offset = link_->clock_offset();
   metrics_.SetApi(link_->requests(), link_->connected(), is_protected, offset.known ? offset.offset_ns : 0);
@@ -239,7 +298,13 @@ void Agent::Run(int stop_fd) {
     pollfd stop{stop_fd, POLLIN, 0};
     if (::poll(&stop, 1, 0) > 0) break;
     Now now = GetNow();
-    bool news = TakeInbox(now);
+    bool fault = false;
+    {
+      std::lock_guard lock(shared_mutex_);
+      fault = kernel_fault_.has_value() && !quarantined_;
+    }
+    if (fault && !options_.engine.kernel_overrides.contains(std::string(engine::kKernelFault))) Quarantine(now);
+    bool news = TakeInbox(now) || fault;
     Drain();
     for (uint64_t cgroup_id : containers_.Resolve(NowNs(CLOCK_MONOTONIC))) {
       std::vector<std::string> jobs;
@@ -286,7 +351,7 @@ void Agent::Wait(int stop_fd) {
   std::array<pollfd, 4> fds = {{{wake_.get(), POLLIN, 0},
                                 {stop_fd, POLLIN, 0},
                                 {engine_ ? engine_->wake_fd() : -1, POLLIN, 0},
-                                {armed ? tables_->wake_fd() : -1, POLLIN, 0}}};
+                                {armed && tables_ ? tables_->wake_fd() : -1, POLLIN, 0}}};
   ::poll(fds.data(), fds.size(), timeout_ms);
   uint64_t count;
   while (::read(wake_.get(), &count, sizeof count) > 0) {
@@ -412,9 +477,10 @@ void Agent::Apply(const std::vector<Action>& actions, Now now) {
 void Agent::Arm(const std::string& job_id, Now now) {
   const JobRecord& job = *machine_.Find(job_id);
   if (!engine_) {
-    Apply(machine_.OnArmed(job_id, engine_error_, now), now);
+    Apply(machine_.OnArmed(job_id, engine_error_, now, quarantined_ ? api::kKernelUnsafe : ""), now);
     return;
   }
+  if (kernel_watch_) kernel_watch_->Arm();
   const api::JobProfile& profile = *CpuProfile(job.spec);
   Runtime& runtime = runtimes_.try_emplace(job_id, profile.name, job.before).first->second;
   runtime.session = SessionName(job.spec);
@@ -435,6 +501,7 @@ void Agent::Arm(const std::string& job_id, Now now) {
   if (!added.ok()) {
     runtimes_.erase(job_id);
     Apply(machine_.OnArmed(job_id, added.error(), now), now);
+    WatchKernel();
     return;
   }
   runtime.engine_id = *added;
@@ -457,6 +524,7 @@ void Agent::Arm(const std::string& job_id, Now now) {
     aggregator_->StopJob(*added);
     job_of_engine_id_.erase(*added);
     runtimes_.erase(job_id);
+    WatchKernel();
     return;
   }
   std::optional<int64_t> pods_cpu_ns = ReadPodsCpu(runtime);
@@ -642,14 +710,17 @@ void Agent::Finish(const std::string& job_id, Now now) {
   if (it == runtimes_.end() || it->second.engine_id < 0) return;
   Runtime& runtime = it->second;
   const JobRecord* job = machine_.Find(job_id);
-  UpdateFigures(now);
-  AccountCost();
+  if (!quarantined_) {  // else the figures are those of the last drain, and the engine is left alone
+    UpdateFigures(now);
+    AccountCost();
+  }
   int64_t end_mono_ns = BootToMono(job != nullptr && job->deadline_boot_ns != 0 ? job->deadline_boot_ns : now.boot_ns);
   for (stacks::Window& window : aggregator_->CloseWindows(runtime.engine_id, end_mono_ns, true)) Publish(job_id, runtime, std::move(window));
   aggregator_->StopJob(runtime.engine_id);
-  engine_->RemoveJob(runtime.engine_id);
+  if (!quarantined_) engine_->RemoveJob(runtime.engine_id);
   job_of_engine_id_.erase(runtime.engine_id);
   runtime.engine_id = -1;
+  WatchKernel();
   publishing_changed_ = true;
   Log(LogLevel::kInfo, "job sampled",
       {{"job", job_id}, {"samples", runtime.figures.samples().collected}, {"sampled_ns", runtime.figures.cpu().sampled_ns}, {"used_ns", runtime.figures.cpu().used_ns}});
@@ -795,18 +866,36 @@ void Agent::UpdateStatus() {
   int64_t now = GetNow().real_ns;
   std::vector<api::Condition> before = status_.conditions;
   auto set = [&](std::string type, bool value, std::string reason, std::string message) {
-    api::SetCondition(status_.conditions, {std::move(type), value ? "True" : "False", std::move(reason), std::move(message)}, now);
+    api::SetCondition(status_.conditions, {std::move(type), value ? "True" : "False", std::move(reason), SanitizeName(message, 1000)}, now);
   };
   if (engine_) {
     set("Ready", true, "EngineOpen", "can take cpu profiles");
   } else {
     set("Ready", false,
-        engine_error_.code == ErrorCode::kDenied        ? "CapabilityMissing"
+        quarantined_                                    ? std::string(api::kKernelUnsafe)
+        : engine_error_.code == ErrorCode::kDenied      ? "CapabilityMissing"
         : engine_error_.code == ErrorCode::kUnsupported ? "KernelNotSupported"
                                                         : "EngineFailed",
         engine_error_.message);
   }
-  set("Degraded", !missing_.empty(), missing_.empty() ? "AllCapabilities" : "CapabilityMissing", missing_);
+  std::string worse = missing_, why = missing_.empty() ? "AsExpected" : "CapabilityMissing";
+  for (const api::KernelFinding& finding : status_.kernel_findings) {
+    if (finding.action == engine::VerdictName(engine::Verdict::kRefused)) continue;
+    worse += (worse.empty() ? "" : "; ") + finding.message;
+    if (missing_.empty()) why = "Kernel" + finding.action;
+  }
+  set("Degraded", !worse.empty(), why, worse);
+  {
+    std::lock_guard lock(shared_mutex_);
+    api::Condition is_unsafe{std::string(api::kKernelUnsafe), "False", "NoFaultSeen", ""};
+    if (kernel_fault_) {
+      is_unsafe = {is_unsafe.type, "True", quarantined_ ? "KernelFault" : "Overridden",
+                   quarantined_ ? engine_error_.message : "the kernel reported a fault (" + kernel_fault_->headline + "; " + kernel_fault_->program + "); sampling goes on by --kernel-override"};
+    } else if (!kernel_unwatched_.empty()) {
+      is_unsafe = {is_unsafe.type, "Unknown", "KernelLogUnreadable", kernel_unwatched_};
+    }
+    api::SetCondition(status_.conditions, std::move(is_unsafe), now);
+  }
   if (protected_) {
     set("Protected", *protected_, *protected_ ? "AdmissionPolicyInForce" : "AdmissionPolicyMissing", *protected_ ? "" : unprotected_why_);
   }

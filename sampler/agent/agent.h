@@ -20,6 +20,7 @@
 #include "sampler/agent/metrics.h"
 #include "sampler/engine/engine.h"
 #include "sampler/guard/guard.h"
+#include "sampler/guard/kernel_watch.h"
 #include "sampler/publish/publisher.h"
 #include "sampler/publish/samples_file.h"
 #include "sampler/stacks/aggregator.h"
@@ -37,6 +38,7 @@ struct AgentOptions {
   std::string samples_file;  // empty: none
   std::string unwind_cache;  // folder for unwind tables; empty: they are not kept
   size_t unwind_bytes = 64 << 20;  // of unwind tables in the kernel's memory
+  std::string kernel_log = "/dev/kmsg";
   std::string version;
   metrics::Registry* registry = nullptr;
 };
@@ -86,6 +88,12 @@ class Agent {
 
   explicit Agent(AgentOptions options);
   Status OpenEngine();
+  // On the watch's thread.
+  void OnKernelFault(const guard::KernelFault& fault);
+  // After it, on our own: ends the jobs, tells it, takes the engine down for good.
+  void Quarantine(Now now);
+  // The kernel's log is followed while a job is armed.
+  void WatchKernel();
   Status OpenTables(engine::Engine& engine);
 
   Now GetNow() const;
@@ -149,7 +157,11 @@ class Agent {
   std::string missing_;  // capabilities, and what is worse without them
   std::atomic<bool> publishing_changed_{false};
 
-  mutable std::mutex shared_mutex_;  // what other threads read
+  mutable std::mutex shared_mutex_;  // what other threads read, or write
+  std::optional<guard::KernelFault> kernel_fault_;
+  bool quarantined_ = false;  // it has been acted upon
+  std::atomic<bool> fault_seen_{false};
+  std::string kernel_unwatched_;  // why the kernel's log is not followed
   Error engine_error_{};
   bool engine_ok_ = false;
   std::optional<bool> protected_;
@@ -157,6 +169,8 @@ class Agent {
   engine::Counters engine_counters_;
   int64_t bare_tick_ns_ = 0;  // 0: could not be told
   int64_t compiler_ns_ = 0;
+
+  std::unique_ptr<guard::KernelWatch> kernel_watch_;  // last: its thread uses the engine
 };
 
 }  // namespace borescope::agent

@@ -223,14 +223,15 @@ std::vector<Action> JobMachine::OnSpec(const api::NodeSamplerSpec& spec, bool ta
   return actions;
 }
 
-std::vector<Action> JobMachine::OnArmed(const std::string& job_id, const Status& status, Now now) {
+std::vector<Action> JobMachine::OnArmed(const std::string& job_id, const Status& status, Now now, std::string_view reason) {
   auto it = jobs_.find(job_id);
   if (it == jobs_.end()) return {};
   JobRecord& job = it->second;
   if (!status.ok()) {
     ErrorCode code = status.error().code;
     Go(job, api::JobState::kFailed,
-       code == ErrorCode::kDenied        ? "CapabilityMissing"
+       !reason.empty()                   ? std::string(reason)
+       : code == ErrorCode::kDenied      ? "CapabilityMissing"
        : code == ErrorCode::kUnsupported ? "KernelNotSupported"
        : code == ErrorCode::kExhausted   ? "TooManyJobs"
                                          : "EngineFailed",
@@ -243,6 +244,18 @@ std::vector<Action> JobMachine::OnArmed(const std::string& job_id, const Status&
     Go(job, api::JobState::kWaiting, job.reason, job.message);
   } else if (job.start_boot_ns <= now.boot_ns) {
     Go(job, api::JobState::kSampling, job.reason, job.message);
+  }
+  return actions;
+}
+
+std::vector<Action> JobMachine::OnKernelFault(const std::string& message, Now now) {
+  std::vector<Action> actions;
+  for (auto& [id, job] : jobs_) {
+    if (!job.armed) continue;
+    job.armed = false;
+    job.end_real_ns = job.deadline_boot_ns != 0 && job.deadline_boot_ns < now.boot_ns ? now.real_ns - (now.boot_ns - job.deadline_boot_ns) : now.real_ns;
+    actions.push_back({Action::Kind::kFinish, id});
+    Go(job, api::JobState::kFailed, std::string(api::kKernelUnsafe), message);
   }
   return actions;
 }

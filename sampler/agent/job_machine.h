@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/api/types.h"
@@ -71,7 +72,10 @@ class JobMachine {
 
   // The desired jobs. Without take_new (an unprotected node) jobs that are not here yet are passed over.
   std::vector<Action> OnSpec(const api::NodeSamplerSpec& spec, bool take_new, Now now);
-  std::vector<Action> OnArmed(const std::string& job_id, const Status& status, Now now);
+  // `reason`: why it failed, where the error's code does not say it.
+  std::vector<Action> OnArmed(const std::string& job_id, const Status& status, Now now, std::string_view reason = {});
+  // The kernel is no longer to be trusted: nothing is sampled any more, and what was armed ends here, failed. What it has brought is published.
+  std::vector<Action> OnKernelFault(const std::string& message, Now now);
   // A chosen container was made (or was there): the window of a waiting job begins.
   std::vector<Action> OnContainer(const std::string& job_id, int64_t made_boot_ns, Now now);
   std::vector<Action> OnTick(Now now);

@@ -36,7 +36,11 @@ Metrics::Metrics(metrics::Registry& r)
       tables_(r.Counter("borescope_sampler_unwind_tables_total", "Unwind tables by outcome: compiled, from_disk, damaged (on disk), evicted")),
       table_bytes_(r.Gauge("borescope_sampler_unwind_table_bytes", "Memory of unwind tables by place: kernel, user_space")),
       table_files_(r.Gauge("borescope_sampler_unwind_files", "Files of the targets by state: known, placed, failed, without_room")),
-      untracked_(r.Counter("borescope_sampler_untracked_total", "Processes, mappings and perf maps beyond the limits of what is kept: they have no names")) {}
+      untracked_(r.Counter("borescope_sampler_untracked_total", "Processes, mappings and perf maps beyond the limits of what is kept: they have no names")),
+      kernel_findings_(r.Gauge("borescope_sampler_kernel_findings", "What is known of this node's kernel, by name and action: Refused, Overridden, Warned, Avoided")),
+      kernel_unsafe_(r.Gauge("borescope_sampler_kernel_unsafe", "1 after a fault of the kernel with a BPF program on the stack while jobs ran")),
+      kernel_watched_(r.Gauge("borescope_sampler_kernel_log_watched", "1 when the kernel's log is followed while jobs run")),
+      kernel_log_missed_(r.Counter("borescope_sampler_kernel_log_missed_total", "Records of the kernel's log that were overwritten before they were read")) {}
 
 void Metrics::Grow(metrics::Family& family, const std::string& label, const std::string& value, double now, double& seen) {
   if (now > seen) family.Add({{label, value}}, now - seen);
@@ -148,6 +152,18 @@ void Metrics::SetTables(const unwind::Tables::Stats& stats) {
                                      std::pair{"without_room", stats.not_placed}}) {
     table_files_.Set({{"state", state}}, static_cast<double>(count));
   }
+}
+
+void Metrics::SetKernel(const engine::KernelReport& report) {
+  for (const engine::KernelFinding& finding : report.findings) {
+    kernel_findings_.Set({{"name", finding.name}, {"action", std::string(engine::VerdictName(finding.verdict))}}, 1);
+  }
+}
+
+void Metrics::SetKernelWatch(bool watched, uint64_t missed, bool is_unsafe) {
+  kernel_watched_.Set({}, watched ? 1 : 0);
+  kernel_log_missed_.Set({}, static_cast<double>(missed));
+  kernel_unsafe_.Set({}, is_unsafe ? 1 : 0);
 }
 
 void Metrics::SetUnknownContainers(uint64_t total) { unknown_containers_.Set({}, static_cast<double>(total)); }

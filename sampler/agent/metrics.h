@@ -36,6 +36,10 @@ class Metrics {
   void SetApi(const kube::RestStats& requests, bool watch_connected, bool is_protected, int64_t clock_offset_ns);
   void SetTables(const unwind::Tables::Stats& stats);
   void SetUnknownContainers(uint64_t total);
+  // All findings about the kernel, also those that harm nobody.
+  void SetKernel(const engine::KernelReport& report);
+  // `watched`: its log is followed while jobs run.
+  void SetKernelWatch(bool watched, uint64_t missed, bool is_unsafe);
 
  private:
   // What a job had brought when it was last looked at, so that the totals grow by the difference.
@@ -50,6 +54,7 @@ class Metrics {
   metrics::Family &own_cpu_, &session_cpu_, &resident_, &maps_, &stacks_, &runs_, &walks_;
   metrics::Family &jobs_, &requests_, &throttled_, &connected_, &protected_, &offset_, &pushes_, &queue_, &unknown_containers_;
   metrics::Family &tables_, &table_bytes_, &table_files_, &untracked_;
+  metrics::Family &kernel_findings_, &kernel_unsafe_, &kernel_watched_, &kernel_log_missed_;
   std::map<std::string, Seen> seen_;
   double used_total_ = 0, covered_total_ = 0;
 };

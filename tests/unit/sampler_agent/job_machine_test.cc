@@ -242,6 +242,36 @@ TEST_F(JobMachineTest, AnEngineThatFailsIsNamed) {
   EXPECT_THAT(machine_.OnSpec(Spec({}), true, At(1)), ElementsAre(Action{Kind::kForget, id_}));
 }
 
+TEST_F(JobMachineTest, AKernelFaultEndsWhatIsArmed) {
+  api::Job other = MakeJob("shop/other/u2");
+  machine_.OnSpec(Spec({MakeJob(), other}), true, At(0));
+  Arm();
+  EXPECT_THAT(machine_.OnArmed(other.id, OkStatus(), At(0)), IsEmpty());
+  EXPECT_THAT(machine_.OnTick(At(10)), IsEmpty());
+  machine_.TakeChanged();
+  EXPECT_THAT(machine_.OnKernelFault("BUG: unable to handle page fault", At(20)), ElementsAre(Action{Kind::kFinish, id_}, Action{Kind::kFinish, other.id}));
+  EXPECT_EQ(State(), JobState::kFailed);
+  EXPECT_EQ(Reason(), "KernelUnsafe");
+  EXPECT_EQ(machine_.Find(id_)->end_real_ns, kReal + 20 * kSecond);
+  EXPECT_THAT(machine_.TakeChanged(), ElementsAre(id_, other.id));
+  EXPECT_THAT(machine_.OnTick(At(61)), IsEmpty());
+  EXPECT_THAT(machine_.OnKernelFault("again", At(62)), IsEmpty());
+
+  api::Job later = MakeJob("shop/later/u3");
+  EXPECT_THAT(machine_.OnSpec(Spec({later}), true, At(30)), testing::Contains(Action{Kind::kArm, later.id}));
+  machine_.OnArmed(later.id, Error{ErrorCode::kUnsupported, "the kernel reported a fault"}, At(30), api::kKernelUnsafe);
+  EXPECT_EQ(machine_.Find(later.id)->reason, "KernelUnsafe");
+}
+
+TEST_F(JobMachineTest, AJobThatIsOverIsNotTouchedByAKernelFault) {
+  machine_.OnSpec(Spec({MakeJob()}), true, At(0));
+  Arm();
+  machine_.OnTick(At(61));
+  EXPECT_EQ(State(), JobState::kSampled);
+  EXPECT_THAT(machine_.OnKernelFault("BUG: unable to handle page fault", At(62)), IsEmpty());
+  EXPECT_EQ(State(), JobState::kSampled);
+}
+
 TEST_F(JobMachineTest, ASinkThatStaysDownFailsTheJob) {
   machine_.OnSpec(Spec({MakeJob()}), true, At(0));
   Arm();
