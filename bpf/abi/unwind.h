@@ -113,7 +113,7 @@ struct unwind_rule {
 	__u8 cfa_deref; /* 1: CFA = *([cfa_reg] + cfa_offset) + cfa_add */
 	__u8 fp;        /* enum unwind_fp_kind */
 	__s32 cfa_offset;
-	__s16 cfa_add;
+	__s16 cfa_add;  /* aarch64, without cfa_deref: what is saved at CFA + … lies 8 times this further: large frames have it at their lower end */
 	__s16 fp_offset;
 	__s16 ra_offset;
 	__u8 ra;        /* enum unwind_ra_kind */

@@ -71,15 +71,7 @@ static __always_inline int regs_of_syscall(const arch_regs *saved)
 #define PSTATE_AARCH32 0x10
 #define CALL_PUSHES 0
 
-/* What the kernel keeps of a thread: these registers first, the number of the system call somewhere behind. */
-typedef struct {
-	struct user_pt_regs user;
-	u64 more[6];
-} arch_regs;
-
-struct pt_regs___saved {
-	int syscallno; /* -1: none */
-} __attribute__((preserve_access_index));
+typedef struct user_pt_regs arch_regs;
 
 /* Above these bits a saved return address bears a signature, if the program signs them. */
 static __always_inline u64 regs_code_mask(void)
@@ -113,15 +105,14 @@ static __always_inline int regs_of_tick(const struct bpf_perf_event_data *ctx, s
 
 static __always_inline int regs_of_saved(const arch_regs *saved, struct unwind_regs *out)
 {
-	REGS_OF(&saved->user, out);
-	return !(saved->user.pstate & PSTATE_AARCH32);
+	REGS_OF(saved, out);
+	return !(saved->pstate & PSTATE_AARCH32);
 }
 
 static __always_inline int regs_of_syscall(const arch_regs *saved)
 {
-	u32 at = bpf_core_field_offset(struct pt_regs___saved, syscallno) / 4;
-
-	return at < sizeof(*saved) / 4 && ((const int *)saved)[at] != -1;
+	/* Its number is noted after interrupts are let in again: the code before pc has to tell. */
+	return 1;
 }
 
 #else

@@ -148,7 +148,7 @@ UNWIND_INLINE void unwind_to_caller(struct unwind *u, __u64 pc, __u64 sp, __u64 
 UNWIND_INLINE void unwind_frame(struct unwind *u, const struct unwind_rule *rule)
 {
 	__u32 reg = rule->cfa_reg % UNWIND_REGISTERS, fp_known = u->known & UNWIND_FP_BIT;
-	__u64 sp = u->r[UNWIND_SP], fp = u->r[UNWIND_FP], cfa, slot, words[2];
+	__u64 sp = u->r[UNWIND_SP], fp = u->r[UNWIND_FP], cfa, saved, slot, words[2];
 	int have_ra = 0;
 
 	if (!(u->known >> reg & 1)) {
@@ -178,10 +178,15 @@ UNWIND_INLINE void unwind_frame(struct unwind *u, const struct unwind_rule *rule
 		unwind_stop(u, LOSS_BAD_CFA);
 		return;
 	}
+	saved = cfa;
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+	if (!rule->cfa_deref)
+		saved += 8 * (__s64)rule->cfa_add;
+#endif
 	if (rule->fp == UNWIND_FP_AT_CFA || (rule->fp == UNWIND_FP_AT_FP && fp_known)) {
-		slot = (rule->fp == UNWIND_FP_AT_CFA ? cfa : fp) + (__s64)rule->fp_offset;
+		slot = (rule->fp == UNWIND_FP_AT_CFA ? saved : fp) + (__s64)rule->fp_offset;
 		/* As good as always the return address stands right above. */
-		if (rule->ra == UNWIND_RA_AT_CFA && slot + 8 == cfa + (__s64)rule->ra_offset) {
+		if (rule->ra == UNWIND_RA_AT_CFA && slot + 8 == saved + (__s64)rule->ra_offset) {
 			if (!unwind_words(u, slot, words, LOSS_BAD_CFA))
 				return;
 			have_ra = 1;
@@ -201,7 +206,7 @@ UNWIND_INLINE void unwind_frame(struct unwind *u, const struct unwind_rule *rule
 			return;
 		}
 		words[1] = u->r[reg];
-	} else if (!have_ra && !unwind_word(u, cfa + (__s64)rule->ra_offset, &words[1], LOSS_BAD_CFA)) {
+	} else if (!have_ra && !unwind_word(u, saved + (__s64)rule->ra_offset, &words[1], LOSS_BAD_CFA)) {
 		return;
 	}
 	unwind_to_caller(u, words[1], cfa, fp, fp_known, UNWIND_BY_RULE);

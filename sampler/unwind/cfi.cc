@@ -246,9 +246,15 @@ unwind_rule ToRule(Machine machine, const Cie& cie, const State& state, std::str
   }
   // The CFA is what the caller's stack pointer will be; longjmp, for one, tells another.
   if (state.sp.kind != Saved::Kind::kUnspecified && state.sp.kind != Saved::Kind::kSame) return unsupported(Tell(machine, "stack pointer", state.sp));
-  // Offset from the CFA of an address, when it is one.
+  // aarch64's frames have frame pointer and return address at their lower end, which may be far from the CFA.
+  if (machine == Machine::kArm64 && state.ra.kind == Saved::Kind::kAt && state.ra.at.kind == Value::Kind::kCfa && !rule.cfa_deref &&
+      !Fits<int16_t>(state.ra.at.offset) && Fits<int16_t>(state.ra.at.offset / 8)) {
+    rule.cfa_add = static_cast<int16_t>(state.ra.at.offset / 8);
+  }
+  const int64_t base = machine == Machine::kArm64 && !rule.cfa_deref ? int64_t{rule.cfa_add} * 8 : 0;
+  // Offset from the CFA (or from that place) of an address, when it is one.
   auto from_cfa = [&](const Value& at, int64_t* distance) {
-    if (at.kind == Value::Kind::kCfa) *distance = at.offset;
+    if (at.kind == Value::Kind::kCfa) *distance = Add(at.offset, -base);
     return (at.kind == Value::Kind::kCfa || (state.cfa == State::Cfa::kValue && at.Follows(cfa, distance))) && Fits<int16_t>(*distance);
   };
   int64_t distance = 0;

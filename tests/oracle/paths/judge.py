@@ -120,7 +120,7 @@ class Judge:
         tokens = [t if not t[1].startswith("lambda") or t[1] in self.nodes else ("foreign", t[1]) for t in map(token, (self.stubs.get(f, f) for f in frames))]
         at, n = 0, len(tokens)
         while True:  # a whole stack, and another one where an asynchronous handler interrupted it
-            if tokens[at][1] in self.trampolines:  # a handler has just returned
+            if tokens[at][1] in self.trampolines or tokens[at][1].startswith("[vdso]+0x"):  # a handler has just returned
                 at += 1
             start = at
             while at < n and tokens[at][0] == "foreign":

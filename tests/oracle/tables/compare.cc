@@ -428,7 +428,8 @@ class Compare {
     };
     auto fits = [](int64_t value) { return value == static_cast<int16_t>(value); };
     bool plain_cfa = row.cfa.kind == Kind::kRegister && row.cfa.reg >= 0 && row.cfa.offset == static_cast<int32_t>(row.cfa.offset);
-    bool plain_ra = row.ra.kind == Kind::kCfa && fits(row.ra.offset);
+    const int64_t far = arm64 && !rule.cfa_deref ? 8 * rule.cfa_add : 0;  // of what is saved, from the CFA
+    bool plain_ra = row.ra.kind == Kind::kCfa && fits(row.ra.offset - far);
     bool of_go = go_ && fde.debug_frame;
     if (of_go && (rule.kind == UNWIND_RULE_END || rule.kind == UNWIND_RULE_SIGNAL || rule.kind == UNWIND_RULE_SWITCH)) return "";
     // Rules hold the CFA for the caller's stack pointer.
@@ -464,7 +465,7 @@ class Compare {
       if (!untold && (row.ra.kind != Kind::kRegister || row.ra.reg != rule.ra_offset)) return told("return address");
     } else if (row.ra.kind == Kind::kExpression) {
       if (!Has(fde, &Expressions::ra, {rule.cfa_reg, false, rule.cfa_offset + rule.ra_offset, 0})) return told("return address");
-    } else if (!plain_ra || rule.ra_offset != row.ra.offset) {
+    } else if (!plain_ra || rule.ra_offset + far != row.ra.offset) {
       return told("return address");
     }
     if (of_go) return "";
@@ -476,7 +477,7 @@ class Compare {
       case UNWIND_FP_AT_CFA:
         if (row.fp.kind == Kind::kExpression) {
           if (!Has(fde, &Expressions::fp, {rule.cfa_reg, false, rule.cfa_offset + rule.fp_offset, 0})) return told("frame pointer");
-        } else if (row.fp.kind != Kind::kCfa || row.fp.offset != rule.fp_offset) {
+        } else if (row.fp.kind != Kind::kCfa || row.fp.offset != rule.fp_offset + far) {
           return told("frame pointer");
         }
         break;
