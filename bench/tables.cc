@@ -50,7 +50,7 @@ int Run(const std::vector<std::string>& paths, const std::string& compiler, cons
   options.cache_directory = folder;
   auto tables = unwind::Tables::Create(std::move(options));
   if (!tables.ok()) return Fail(tables.error());
-  symbols::FileCache cache("/proc", paths.size() + 16, 64 << 20);
+  symbols::FileCache cache("/proc", paths.size() + 16);
 
   const int64_t start = NowNs(CLOCK_MONOTONIC), boot = NowNs(CLOCK_BOOTTIME);
   auto job = (*engine)->AddJob({.frequency_hz = 99, .start_boot_ns = boot, .deadline_boot_ns = boot + 60'000'000'000});

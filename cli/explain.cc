@@ -165,4 +165,42 @@ std::string Explain(const std::vector<stacks::Cut>& cuts, const std::vector<unwi
   return out + Wrap(text + ".", width, "");
 }
 
+std::string ExplainNames(const std::vector<naming::Names::FileInfo>& files, const naming::Names::Stats& names, uint64_t late, size_t width, size_t max_rows) {
+  using naming::Outcome;
+  std::string counts;
+  uint64_t all = 0;
+  for (size_t i = 0; i < naming::kOutcomes; ++i) {
+    all += names.addresses[i];
+    if (names.addresses[i] > 0) counts += fmt::format("; {} {}", names.addresses[i], naming::OutcomeText(static_cast<Outcome>(i)));
+  }
+  if (late > 0) counts += fmt::format("; {} came too late for this profile: sample longer, or again", late);
+  std::string out = Wrap(fmt::format("Names: {} addresses in {} of CPU{}.", all, FormatSeconds(static_cast<double>(names.cpu_ns) / 1e9), counts), width, "");
+  // Those without name or line, the most addresses first.
+  struct Row {
+    uint64_t addresses;
+    const naming::Names::FileInfo* file;
+    Outcome outcome;
+  };
+  std::vector<Row> rows;
+  for (const auto& file : files) {
+    for (size_t i = 0; i < naming::kOutcomes; ++i) {
+      const auto outcome = static_cast<Outcome>(i);
+      if (file.addresses[i] > 0 && outcome != Outcome::kLine && outcome != Outcome::kSymbol) rows.push_back({file.addresses[i], &file, outcome});
+    }
+  }
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.addresses != b.addresses ? a.addresses > b.addresses : a.file->path < b.file->path; });
+  for (size_t i = 0; i < std::min(rows.size(), max_rows); ++i) {
+    const Row& row = rows[i];
+    std::string text = fmt::format("{}: {} of its addresses: {}", row.file->path, row.addresses, naming::OutcomeText(row.outcome));
+    if (row.outcome == Outcome::kStripped || row.outcome == Outcome::kGap) {
+      text += ": install its debug file" + (row.file->build_id.empty() ? "" : " (build id " + row.file->build_id + ")");
+    } else if (!row.file->problem.empty()) {
+      text += ": " + row.file->problem;
+    }
+    out += Wrap(text, width, "  ");
+  }
+  if (rows.size() > max_rows) out += fmt::format("  and {} more\n", rows.size() - max_rows);
+  return out;
+}
+
 }  // namespace borescope::cli

@@ -10,6 +10,7 @@
 #include "bpf/abi/loss.h"
 #include "sampler/engine/engine.h"
 #include "sampler/stacks/aggregator.h"
+#include "sampler/naming/names.h"
 #include "sampler/unwind/tables.h"
 
 namespace borescope::cli {
@@ -29,5 +30,10 @@ std::string Mend(const stacks::Cut& cut, const unwind::Tables::FileInfo* file);
 // At most max_rows; lines of at most `width` columns.
 std::string Explain(const std::vector<stacks::Cut>& cuts, const std::vector<unwind::Tables::FileInfo>& files,
                     const unwind::Tables::Stats& tables, uint64_t collected, size_t width, size_t max_rows = 40);
+
+// What became of the names of addresses in files, and which files lack names or lines, and why.
+// late: addresses that the profile holds without the names that were still looked for.
+std::string ExplainNames(const std::vector<naming::Names::FileInfo>& files, const naming::Names::Stats& names, uint64_t late, size_t width,
+                         size_t max_rows = 20);
 
 }  // namespace borescope::cli

@@ -29,6 +29,7 @@
 #include "common/kube/yaml.h"
 #include "sampler/engine/engine.h"
 #include "sampler/guard/kernel_watch.h"
+#include "sampler/naming/names.h"
 #include "sampler/publish/samples_file.h"
 #include "sampler/stacks/aggregator.h"
 #include "sampler/unwind/tables.h"
@@ -38,6 +39,7 @@ namespace {
 
 constexpr char kTableCache[] = "/var/cache/borescope/unwind-tables";
 constexpr int64_t kArmNs = 200'000'000;  // at the start, for the unwind tables of processes that run: so many samples could not all wait for them
+constexpr int64_t kWaitForNamesNs = 5'000'000'000;   // at the end, for names that are still looked for
 constexpr int64_t kWaitForTablesNs = 2'000'000'000;  // at the end, for samples that came before their unwind tables
 
 #ifdef BORESCOPE_FIXED_PERIOD
@@ -209,6 +211,9 @@ struct Outcome {
   std::vector<stacks::Cut> cuts;
   std::vector<unwind::Tables::FileInfo> files;
   unwind::Tables::Stats tables;
+  std::vector<naming::Names::FileInfo> named_files;
+  naming::Names::Stats names;
+  uint64_t late_names = 0;
   double wall_seconds = 0;
   int64_t own_cpu_ns = 0;
   uint64_t memory_bytes = 0;
@@ -267,6 +272,7 @@ void Print(const ProfileOptions& options, const Outcome& outcome) {
   fmt::print("{}\n", QualityLines(outcome.kernel, outcome.user));
   if (options.explain) {
     fmt::print("\n{}\n", Explain(outcome.cuts, outcome.files, outcome.tables, outcome.user.collected, input.width));
+    fmt::print("{}\n", ExplainNames(outcome.named_files, outcome.names, outcome.late_names, input.width));
   } else if (outcome.user.truncated > 0) {
     fmt::print("What cuts stacks and what would mend it: --explain\n");
   }
@@ -363,8 +369,11 @@ int RunProfile(const ProfileOptions& options) {
   table_options.cache_directory = kTableCache;
   auto tables = unwind::Tables::Create(std::move(table_options));
   if (!tables.ok()) return Fail(tables.error());
+  auto names = naming::Names::Create({});
+  if (!names.ok()) return Fail(names.error());
   stacks::Options stack_options;
   stack_options.tables = tables->get();
+  stack_options.names = names->get();
   if (!options.samples_file.empty()) {
     auto file = publish::SamplesFile::Open(options.samples_file);
     if (!file.ok()) return Fail(file.error());
@@ -409,7 +418,7 @@ int RunProfile(const ProfileOptions& options) {
     return OkStatus();
   };
   auto wait = [&](int ms) {
-    pollfd wake[] = {{(*engine)->wake_fd(), POLLIN, 0}, {(*tables)->wake_fd(), POLLIN, 0}};
+    pollfd wake[] = {{(*engine)->wake_fd(), POLLIN, 0}, {(*tables)->wake_fd(), POLLIN, 0}, {(*names)->wake_fd(), POLLIN, 0}};
     ::poll(wake, std::size(wake), ms);
     return drain();
   };
@@ -445,7 +454,9 @@ int RunProfile(const ProfileOptions& options) {
   (*engine)->Quiesce();
   while (true) {
     if (auto status = drain(); !status.ok()) return Fail(status.error());
-    if (aggregator->held(*job) == 0 || NowNs(CLOCK_MONOTONIC) >= end_mono + kWaitForTablesNs) break;
+    const int64_t late = NowNs(CLOCK_MONOTONIC) - end_mono;
+    const bool tables_missing = aggregator->held(*job) > 0 && late < kWaitForTablesNs;
+    if (!tables_missing && (late >= kWaitForNamesNs || !aggregator->AwaitsNames(*job, INT64_MAX, true))) break;
     ::usleep(30'000);
   }
   if (progress) fmt::print(stderr, "\r{:60}\r", "");
@@ -459,9 +470,12 @@ int RunProfile(const ProfileOptions& options) {
   outcome.cuts = aggregator->cuts(*job);
   outcome.files = (*tables)->files();
   outcome.tables = (*tables)->stats();
+  outcome.named_files = (*names)->files();
+  outcome.names = (*names)->stats();
+  outcome.late_names = aggregator->late_names();
   outcome.frequency = frequency;
   outcome.wall_seconds = static_cast<double>(end_mono - start_mono) / 1e9;
-  outcome.own_cpu_ns = OwnCpuNs() - own_cpu_start + (*engine)->counters().bpf_ns + outcome.tables.compile_cpu_ns;
+  outcome.own_cpu_ns = OwnCpuNs() - own_cpu_start + (*engine)->counters().bpf_ns + outcome.tables.compile_cpu_ns + outcome.names.cpu_ns;
   const engine::Counters counters = (*engine)->counters();
   outcome.memory_bytes = ResidentBytes() + counters.map_bytes - counters.mapped_bytes;
 

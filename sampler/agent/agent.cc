@@ -22,6 +22,8 @@ constexpr int64_t kWindowNs = 10 * kSecond;
 constexpr int64_t kDrainEveryNs = 100'000'000;
 // A window is handed over that long after its end: by then two drains have brought what belongs to it.
 constexpr int64_t kWindowDelayNs = 250'000'000;
+// And so long at most when names are still to come.
+constexpr int64_t kWindowNamesNs = kSecond;
 constexpr int64_t kFirstProgressNs = 2 * kSecond;
 constexpr int64_t kProgressEveryNs = 10 * kSecond;
 constexpr int64_t kSkewNs = kSecond;
@@ -223,6 +225,7 @@ void Agent::Quarantine(Now now) {
   Report(now);
   fan_.reset();
   aggregator_.reset();
+  names_.reset();
   tables_.reset();
   engine_.reset();
 }
@@ -242,9 +245,13 @@ Status Agent::OpenTables(engine::Engine& engine) {
   tables.budget_bytes = options_.unwind_bytes;
   tables.cache_directory = options_.unwind_cache;
   ASSIGN_OR_RETURN(tables_, unwind::Tables::Create(std::move(tables)));
+  naming::Names::Options names;
+  names.proc_root = options_.engine.proc_root;
+  ASSIGN_OR_RETURN(names_, naming::Names::Create(std::move(names)));
   stacks::Options stacks;
   stacks.proc_root = options_.engine.proc_root;
   stacks.tables = tables_.get();
+  stacks.names = names_.get();
   if (samples_) stacks.on_sample = [this](const stacks::NamedSample& sample) { OnNamedSample(sample); };
   stacks.kernel_names = [this](uint64_t address) { return engine_->NameKernel(address); };  // samples come from an engine
   aggregator_ = stacks::Aggregator::Create(std::move(stacks));
@@ -272,16 +279,16 @@ std::string Agent::NotReady() const {
 
 void Agent::RefreshMetrics() {
   engine::Counters counters;
-  int64_t compiler_ns = 0;
+  int64_t children_ns = 0;
   bool is_protected = false, is_unsafe = false;
   {
     std::lock_guard lock(shared_mutex_);
     counters = engine_counters_;
-    compiler_ns = compiler_ns_;
+    children_ns = children_ns_;
     is_protected = protected_.value_or(false);
     is_unsafe = kernel_fault_.has_value();
   }
-  metrics_.SetCost(guard::MeasureCost(counters, compiler_ns));
+  metrics_.SetCost(guard::MeasureCost(counters, children_ns));
   metrics_.SetKernelWatch(kernel_watch_ != nullptr, kernel_watch_ ? kernel_watch_->missed() : 0, is_unsafe);
   metrics_.SetPublisher(publisher_->stats());
   kube::ClockOffset::Estimate offset = link_->clock_offset();
@@ -312,7 +319,10 @@ void Agent::Run(int stop_fd) {
       for (const std::string& id : jobs) Choose(id, cgroup_id, now);
     }
     UpdateFigures(now);
-    std::vector<Action> due = machine_.OnTick(now);
+    std::vector<Action> due = machine_.OnTick(now, [&](const std::string& id) {
+      auto runtime = runtimes_.find(id);
+      return runtime != runtimes_.end() && runtime->second.engine_id >= 0 && aggregator_->AwaitsNames(runtime->second.engine_id, INT64_MAX, true);
+    });
     Apply(due, now);
     // A job that came back while its end was being drained can be taken anew.
     bool forgot = std::any_of(due.begin(), due.end(), [](const Action& action) { return action.kind == Action::Kind::kForget; });
@@ -341,17 +351,18 @@ void Agent::Wait(int stop_fd) {
     if (job != nullptr && job->deadline_boot_ns > boot) next = std::min(next, job->deadline_boot_ns);
     if (runtime.next_window_mono_ns != 0) {
       int64_t until = runtime.next_window_mono_ns + (runtime.window_cpu_read ? kWindowDelayNs : 0) - NowNs(CLOCK_MONOTONIC);
-      next = std::min(next, boot + until);
+      if (until > 0) next = std::min(next, boot + until);  // else it waits for names, which wake us
     }
   }
   if (armed) next = std::min(next, boot + kDrainEveryNs);
   int timeout_ms = -1;
   // Rounded up: an early wake-up would find nothing to do and come back at once.
   if (next != INT64_MAX) timeout_ms = static_cast<int>(std::clamp<int64_t>((next - boot + 999'999) / 1'000'000, 0, 60'000));
-  std::array<pollfd, 4> fds = {{{wake_.get(), POLLIN, 0},
+  std::array<pollfd, 5> fds = {{{wake_.get(), POLLIN, 0},
                                 {stop_fd, POLLIN, 0},
                                 {engine_ ? engine_->wake_fd() : -1, POLLIN, 0},
-                                {armed && tables_ ? tables_->wake_fd() : -1, POLLIN, 0}}};
+                                {armed && tables_ ? tables_->wake_fd() : -1, POLLIN, 0},
+                                {armed && names_ ? names_->wake_fd() : -1, POLLIN, 0}}};
   ::poll(fds.data(), fds.size(), timeout_ms);
   uint64_t count;
   while (::read(wake_.get(), &count, sizeof count) > 0) {
@@ -635,6 +646,7 @@ void Agent::CloseWindows(Now) {
       runtime.figures.SetCpuAtWindow(runtime.RealTime(runtime.next_window_mono_ns - kWindowNs), ReadPodsCpu(runtime));
     }
     if (mono < runtime.next_window_mono_ns + kWindowDelayNs) continue;
+    if (mono < runtime.next_window_mono_ns + kWindowNamesNs && aggregator_->AwaitsNames(runtime.engine_id, runtime.next_window_mono_ns, false)) continue;
     for (stacks::Window& window : aggregator_->CloseWindows(runtime.engine_id, runtime.next_window_mono_ns, false)) {
       Publish(id, runtime, std::move(window));
     }
@@ -778,16 +790,18 @@ void Agent::AccountCost() {
   next_account_mono_ns_ = mono + kSecond;
   engine::Counters counters = engine_->counters();
   unwind::Tables::Stats tables = tables_->stats();
+  naming::Names::Stats names = names_->stats();
+  const int64_t children_ns = tables.compile_cpu_ns + names.cpu_ns;
   {
     std::lock_guard lock(shared_mutex_);
     engine_counters_ = counters;
-    compiler_ns_ = tables.compile_cpu_ns;
+    children_ns_ = children_ns;
   }
   std::map<std::string, uint64_t> samples;
   for (const auto& [id, runtime] : runtimes_) {
     if (runtime.engine_id >= 0) samples[id] = runtime.user.collected;
   }
-  guard::Cost cost = guard::MeasureCost(counters, tables.compile_cpu_ns);
+  guard::Cost cost = guard::MeasureCost(counters, children_ns);
   cost.tick_ns = static_cast<int64_t>(counters.runs) * bare_tick_ns_;
   ledger_.Account(cost, samples, mono);
   for (const auto& [id, runtime] : runtimes_) {
@@ -795,6 +809,7 @@ void Agent::AccountCost() {
   }
   metrics_.SetEngine(counters, aggregator_->memory_bytes(), aggregator_->untracked());
   metrics_.SetTables(tables);
+  metrics_.SetNames(names, aggregator_->late_names());
   metrics_.SetUnknownContainers(containers_.unknown_total());
 }
 

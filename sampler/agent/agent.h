@@ -21,6 +21,7 @@
 #include "sampler/engine/engine.h"
 #include "sampler/guard/guard.h"
 #include "sampler/guard/kernel_watch.h"
+#include "sampler/naming/names.h"
 #include "sampler/publish/publisher.h"
 #include "sampler/publish/samples_file.h"
 #include "sampler/stacks/aggregator.h"
@@ -133,7 +134,8 @@ class Agent {
   const std::string incarnation_, boot_id_;
   UniqueFd wake_;
   std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<unwind::Tables> tables_;  // these three come with the engine
+  std::unique_ptr<unwind::Tables> tables_;  // these four come with the engine
+  std::unique_ptr<naming::Names> names_;
   std::unique_ptr<stacks::Aggregator> aggregator_;
   std::unique_ptr<Fan> fan_;
   std::unique_ptr<publish::Publisher> publisher_;
@@ -168,7 +170,7 @@ class Agent {
   std::string unprotected_why_;
   engine::Counters engine_counters_;
   int64_t bare_tick_ns_ = 0;  // 0: could not be told
-  int64_t compiler_ns_ = 0;
+  int64_t children_ns_ = 0;
 
   std::unique_ptr<guard::KernelWatch> kernel_watch_;  // last: its thread uses the engine
 };

@@ -276,7 +276,7 @@ std::vector<Action> JobMachine::OnContainer(const std::string& job_id, int64_t m
   return {{Action::Kind::kSetWindow, job_id}};
 }
 
-std::vector<Action> JobMachine::OnTick(Now now) {
+std::vector<Action> JobMachine::OnTick(Now now, const std::function<bool(const std::string& job_id)>& awaits_names) {
   std::vector<Action> actions;
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     JobRecord& job = it->second;
@@ -295,7 +295,13 @@ std::vector<Action> JobMachine::OnTick(Now now) {
     if (job.armed && begun && (job.state == api::JobState::kAccepted || job.state == api::JobState::kWaiting)) {
       Go(job, api::JobState::kSampling, job.reason, job.message);
     }
-    if (job.armed && job.deadline_boot_ns != 0 && now.boot_ns >= job.deadline_boot_ns + kDrainNs) {
+    bool over = job.armed && job.deadline_boot_ns != 0 && now.boot_ns >= job.deadline_boot_ns + kDrainNs;
+    if (over && now.boot_ns < job.deadline_boot_ns + kNamesNs && awaits_names && awaits_names(it->first)) {
+      constexpr int64_t kLookNs = 20'000'000;
+      over = false;
+      job.look_again_boot_ns = now.boot_ns + kLookNs;
+    }
+    if (over) {
       job.armed = false;
       job.end_real_ns = now.real_ns - (now.boot_ns - job.deadline_boot_ns);
       actions.push_back({Action::Kind::kFinish, it->first});
@@ -312,7 +318,7 @@ int64_t JobMachine::NextTickBootNs() const {
     if (!job.armed && job.leaving) return 0;
     if (!job.armed) continue;
     if (job.start_boot_ns != 0 && job.state != api::JobState::kSampling) next = std::min(next, job.start_boot_ns);
-    if (job.deadline_boot_ns != 0) next = std::min(next, job.deadline_boot_ns + kDrainNs);
+    if (job.deadline_boot_ns != 0) next = std::min(next, std::max(job.deadline_boot_ns + kDrainNs, job.look_again_boot_ns));
   }
   return next;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -35,6 +36,7 @@ struct JobRecord {
   int64_t end_real_ns = 0;                          // when sampling really ended; 0 before
   int64_t first_container_real_ns = 0;              // waitSeconds: when this node's first chosen container was made
   bool armed = false;
+  int64_t look_again_boot_ns = 0;  // over, but names are still to come
   bool leaving = false;  // no longer in the spec
   // Set when an earlier incarnation of this sampler had the job: its report entry.
   const api::JobReport* before = nullptr;
@@ -78,7 +80,8 @@ class JobMachine {
   std::vector<Action> OnKernelFault(const std::string& message, Now now);
   // A chosen container was made (or was there): the window of a waiting job begins.
   std::vector<Action> OnContainer(const std::string& job_id, int64_t made_boot_ns, Now now);
-  std::vector<Action> OnTick(Now now);
+  // awaits_names: whether names are still to come for what a job has sampled: it is not finished before, but for kNamesNs.
+  std::vector<Action> OnTick(Now now, const std::function<bool(const std::string& job_id)>& awaits_names = {});
   void OnPublishing(const std::string& job_id, const Publishing& publishing, Now now);
 
   const std::map<std::string, JobRecord>& jobs() const { return jobs_; }
@@ -90,6 +93,8 @@ class JobMachine {
 
   // After its deadline a job waits that long for its last samples to be drained.
   static constexpr int64_t kDrainNs = 150'000'000;
+  // And so long at most for names.
+  static constexpr int64_t kNamesNs = 1'000'000'000;
   // A waiting job is given up that long after waitUntil: until then it is the operator's to decide.
   static constexpr int64_t kWaitGraceNs = 5'000'000'000;
 

@@ -33,6 +33,11 @@ Metrics::Metrics(metrics::Registry& r)
       pushes_(r.Counter("borescope_sampler_pushes_total", "Windows sent to a sink by outcome")),
       queue_(r.Gauge("borescope_sampler_publish_queue_bytes", "Profiles that wait for a sink")),
       unknown_containers_(r.Counter("borescope_sampler_unknown_containers_total", "Containers whose name could not be found out")),
+      names_(r.Counter("borescope_sampler_names_total",
+                       "Addresses in files by what became of their names: line, symbol, a reason why not, or late (published before the name came)")),
+      names_waiting_(r.Gauge("borescope_sampler_names_waiting", "Addresses in files whose names are being looked for")),
+      names_cpu_(r.Counter("borescope_sampler_names_cpu_seconds_total", "CPU time of the processes that name")),
+      names_peak_(r.Gauge("borescope_sampler_names_peak_memory_bytes", "Resident memory that a process that names had at most")),
       tables_(r.Counter("borescope_sampler_unwind_tables_total", "Unwind tables by outcome: compiled, from_disk, damaged (on disk), evicted")),
       table_bytes_(r.Gauge("borescope_sampler_unwind_table_bytes", "Memory of unwind tables by place: kernel, user_space")),
       table_files_(r.Gauge("borescope_sampler_unwind_files", "Files of the targets by state: known, placed, failed, without_room")),
@@ -164,6 +169,16 @@ void Metrics::SetKernelWatch(bool watched, uint64_t missed, bool is_unsafe) {
   kernel_watched_.Set({}, watched ? 1 : 0);
   kernel_log_missed_.Set({}, static_cast<double>(missed));
   kernel_unsafe_.Set({}, is_unsafe ? 1 : 0);
+}
+
+void Metrics::SetNames(const naming::Names::Stats& stats, uint64_t late) {
+  for (size_t i = 0; i < naming::kOutcomes; ++i) {
+    if (stats.addresses[i] > 0) names_.Set({{"outcome", std::string(naming::OutcomeLabel(static_cast<naming::Outcome>(i)))}}, static_cast<double>(stats.addresses[i]));
+  }
+  if (late > 0) names_.Set({{"outcome", "late"}}, static_cast<double>(late));
+  names_waiting_.Set({}, static_cast<double>(stats.waiting));
+  names_cpu_.Set({}, Seconds(stats.cpu_ns));
+  names_peak_.Set({}, static_cast<double>(stats.peak_bytes));
 }
 
 void Metrics::SetUnknownContainers(uint64_t total) { unknown_containers_.Set({}, static_cast<double>(total)); }

@@ -11,6 +11,7 @@
 #include "sampler/agent/job_figures.h"
 #include "sampler/engine/engine.h"
 #include "sampler/guard/guard.h"
+#include "sampler/naming/names.h"
 #include "sampler/publish/publisher.h"
 #include "sampler/unwind/tables.h"
 
@@ -35,6 +36,8 @@ class Metrics {
   void SetPublisher(const publish::PublisherStats& stats);
   void SetApi(const kube::RestStats& requests, bool watch_connected, bool is_protected, int64_t clock_offset_ns);
   void SetTables(const unwind::Tables::Stats& stats);
+  // late: addresses that were published before their names had come.
+  void SetNames(const naming::Names::Stats& stats, uint64_t late);
   void SetUnknownContainers(uint64_t total);
   // All findings about the kernel, also those that harm nobody.
   void SetKernel(const engine::KernelReport& report);
@@ -53,6 +56,7 @@ class Metrics {
   metrics::Family &samples_, &session_samples_, &lost_, &session_lost_, &truncated_, &cpu_accounted_, &coverage_, &session_coverage_;
   metrics::Family &own_cpu_, &session_cpu_, &resident_, &maps_, &stacks_, &runs_, &walks_;
   metrics::Family &jobs_, &requests_, &throttled_, &connected_, &protected_, &offset_, &pushes_, &queue_, &unknown_containers_;
+  metrics::Family &names_, &names_waiting_, &names_cpu_, &names_peak_;
   metrics::Family &tables_, &table_bytes_, &table_files_, &untracked_;
   metrics::Family &kernel_findings_, &kernel_unsafe_, &kernel_watched_, &kernel_log_missed_;
   std::map<std::string, Seen> seen_;

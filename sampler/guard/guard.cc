@@ -25,10 +25,10 @@ int64_t ThreadNs(const std::string& folder) {
 
 }  // namespace
 
-Cost MeasureCost(const engine::Counters& counters, int64_t compiler_ns, const std::string& proc_root) {
+Cost MeasureCost(const engine::Counters& counters, int64_t children_ns, const std::string& proc_root) {
   Cost cost;
-  cost.user_space_ns = NowNs(CLOCK_PROCESS_CPUTIME_ID) + compiler_ns;
-  if (compiler_ns > 0) cost.by_thread["compiler"] = compiler_ns;
+  cost.user_space_ns = NowNs(CLOCK_PROCESS_CPUTIME_ID) + children_ns;
+  if (children_ns > 0) cost.by_thread["compiler"] = children_ns;
   cost.bpf_ns = counters.bpf_ns;
   cost.map_bytes = static_cast<int64_t>(counters.map_bytes);
   std::error_code error;

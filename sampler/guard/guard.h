@@ -11,7 +11,7 @@ namespace borescope::guard {
 
 // What the sampler costs, in all, since it started or now.
 struct Cost {
-  int64_t user_space_ns = 0;                  // CPU time of all our threads, and of the compilers of unwind tables
+  int64_t user_space_ns = 0;                  // CPU time of all our threads, and of the children that make unwind tables and names
   int64_t bpf_ns = 0;                         // own run time of the BPF programs, in the interrupts of others
   int64_t tick_ns = 0;                        // the bare clock interrupts, beside the others: MeasureCost leaves it
   std::map<std::string, int64_t> by_thread;   // user space by thread name
@@ -19,8 +19,8 @@ struct Cost {
   int64_t map_bytes = 0;                      // BPF maps and rings
 };
 
-// Reads our own /proc entries. compiler_ns: CPU time of the compilers.
-Cost MeasureCost(const engine::Counters& counters, int64_t compiler_ns, const std::string& proc_root = "/proc");
+// Reads our own /proc entries. children_ns: CPU time of the children.
+Cost MeasureCost(const engine::Counters& counters, int64_t children_ns, const std::string& proc_root = "/proc");
 
 // What one session has cost so far: its part of the sampler while it was armed.
 struct Overhead {

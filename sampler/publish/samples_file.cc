@@ -43,6 +43,13 @@ void SamplesFile::Write(const stacks::NamedSample& sample, std::string_view sess
     first = false;
     buffer_ += JsonQuote(frame.name);
   }
+  // Which of them the compiler put into the next one, by index.
+  first = true;
+  for (size_t i = 0; i < sample.frames->size(); ++i) {
+    if (!(*sample.frames)[i].inlined) continue;
+    fmt::format_to(out, "{}{}", first ? R"(],"inlined":[)" : ",", i);
+    first = false;
+  }
   fmt::format_to(out, R"(],"end":"{}"}})"
                       "\n",
                  kLossNames[sample.end_reason < LOSS_MAX ? sample.end_reason : LOSS_NONE]);

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <deque>
 #include <list>
 #include <optional>
 #include <tuple>
@@ -44,13 +45,15 @@ struct Stack {
   std::vector<uint32_t> frames;  // leaf first
   borescope_loss reason = LOSS_NONE;
   uint32_t place = 0;         // where it is cut, index in places_
-  bool unsymbolized = false;  // the innermost user frame has no name
+  uint32_t leaf = UINT32_MAX;  // the innermost user frame
   bool live = false;
 };
 
 // Where a stack is cut.
 struct Place {
-  std::string path, build_id, function;
+  std::string path, build_id;
+  uint32_t name = kNoName;  // of an example
+  std::string function;     // as long as that has no name
   borescope_loss reason = LOSS_NONE;
 };
 
@@ -78,6 +81,7 @@ struct JobState {
   std::map<WindowKey, OpenWindow> windows;
   std::unordered_set<uint64_t> excluded;
   std::unordered_map<uint32_t, Cell> cuts;  // by place
+  std::unordered_map<uint32_t, uint64_t> undecided;  // samples whose innermost user frame waits for this name
 };
 
 // A sample that waits for unwind tables, with all that it points to.
@@ -90,6 +94,17 @@ struct Held {
   engine::RawStack raw;
   std::vector<std::byte> stack;
   std::string comm;
+  size_t bytes = 0;
+};
+
+// A sample that is told when its names are there.
+struct Untold {
+  engine::Sample sample;
+  uint64_t wanted = 0;
+  uint32_t stack = 0;
+  std::vector<uint64_t> kernel, user;
+  std::string comm;
+  int64_t until_ns = 0;
   size_t bytes = 0;
 };
 
@@ -150,7 +165,7 @@ class AggregatorImpl final : public Aggregator {
   explicit AggregatorImpl(Options options)
       : options_(std::move(options)),
         spaces_(options_.proc_root, [this](const Process& process, const Mapping& mapping) { Want(process, mapping); }),
-        frames_(spaces_, options_.proc_root, options_.kernel_names) {}
+        frames_(spaces_, options_.proc_root, options_.kernel_names, options_.names) {}
 
   void OnMmap(const engine::Mmap& event) override { spaces_.OnMmap(event); }
   void OnFork(const engine::Fork& event) override { spaces_.OnFork(event); }
@@ -166,6 +181,8 @@ class AggregatorImpl final : public Aggregator {
   std::vector<Window> CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) override;
   std::vector<Window> OpenWindows(engine::JobId job, int64_t now_mono_ns) override;
   void Poll(int64_t now_mono_ns) override;
+  bool AwaitsNames(engine::JobId job, int64_t up_to_mono_ns, bool all) const override;
+  uint64_t late_names() const override { return late_names_; }
   size_t held(engine::JobId job) const override;
   JobStats stats(engine::JobId job) const override { return Valid(job) ? jobs_[job].stats : JobStats(); }
   std::vector<Cut> cuts(engine::JobId job) const override;
@@ -187,7 +204,14 @@ class AggregatorImpl final : public Aggregator {
   Stack Build(Process* process, const engine::Sample& sample, borescope_loss reason);
   uint32_t PlaceOf(const Stack& stack);
   void Sweep();
-  void Report(const engine::Sample& sample, uint64_t wanted, const Stack& stack);
+  bool Pending(const Stack& stack) const;
+  void TakeNames();
+  void Decide(JobState& job, const Stack& stack, int64_t count);
+  void CountLate(JobState& job, const OpenWindow& window);
+  void Report(const engine::Sample& sample, uint64_t wanted, uint32_t stack);
+  void Tell(const engine::Sample& sample, uint64_t wanted, const Stack& stack);
+  void TellUntold(const std::function<bool(const Untold&)>& due);
+  void AddNamed(uint32_t frame);
   Window BuildWindow(engine::JobId job, const WindowKey& key, const OpenWindow& window, int64_t end);
   profile::Profile BuildProfile(const JobOptions& options, const OpenWindow& window, const ProcessInfo* main, int64_t start,
                                 int64_t end);
@@ -207,6 +231,11 @@ class AggregatorImpl final : public Aggregator {
 
   std::list<Held> held_;  // in the order of their coming
   size_t held_bytes_ = 0;
+
+  std::deque<Untold> untold_;  // in the order of their coming
+  size_t untold_bytes_ = 0;
+  int64_t now_ns_ = 0;  // at the last Poll
+  uint64_t late_names_ = 0;
 
   std::vector<uint64_t> pcs_;  // of the sample at hand: user pcs, leaf first
   mutable std::vector<uint64_t> words_;
@@ -302,6 +331,7 @@ void AggregatorImpl::DropHeld(uint64_t jobs, std::optional<uint64_t> cgroup_id) 
 }
 
 void AggregatorImpl::Poll(int64_t now_mono_ns) {
+  now_ns_ = now_mono_ns;
   if (options_.tables) options_.tables->Poll();
   std::vector<std::pair<const symbols::MappedFile*, bool>> pending;  // each file is asked for once
   auto is_pending = [&](const std::shared_ptr<symbols::MappedFile>& file) {
@@ -328,6 +358,66 @@ void AggregatorImpl::Poll(int64_t now_mono_ns) {
     held_bytes_ -= held.bytes;
     return true;
   });
+  TakeNames();
+  TellUntold([&](const Untold& untold) { return untold.until_ns <= now_mono_ns || !Pending(stacks_[untold.stack]); });
+}
+
+bool AggregatorImpl::Pending(const Stack& stack) const {
+  return std::any_of(stack.frames.begin(), stack.frames.end(), [&](uint32_t frame) { return frames_.pending(frames_[frame]); });
+}
+
+void AggregatorImpl::TakeNames() {
+  for (uint32_t name : frames_.TakeNames()) {
+    for (JobState& job : jobs_) {
+      if (!job.active) continue;
+      auto it = job.undecided.find(name);
+      if (it == job.undecided.end()) continue;
+      if (frames_.lines(name).empty()) job.stats.unsymbolized += it->second;
+      job.undecided.erase(it);
+    }
+  }
+}
+
+// Whether samples of a stack have a name for their innermost user frame: counted, also backwards, or left open until that is known.
+void AggregatorImpl::Decide(JobState& job, const Stack& stack, int64_t count) {
+  if (stack.leaf == UINT32_MAX) return;
+  const uint32_t name = frames_[stack.leaf].name;
+  if (frames_.state(name) == Name::State::kWaiting) {
+    job.undecided[name] += static_cast<uint64_t>(count);
+  } else if (frames_.lines(name).empty()) {
+    job.stats.unsymbolized += static_cast<uint64_t>(count);
+  }
+}
+
+// Of a window that is handed out: what has no name now has none.
+void AggregatorImpl::CountLate(JobState& job, const OpenWindow& window) {
+  if (frames_.pending() == 0) return;
+  std::unordered_set<uint32_t> late;
+  for (const auto& [id, cell] : window.stacks) {
+    const Stack& stack = stacks_[id];
+    for (uint32_t frame : stack.frames) {
+      if (frames_.pending(frames_[frame])) late.insert(frames_[frame].name);
+    }
+    if (stack.leaf == UINT32_MAX) continue;
+    auto it = job.undecided.find(frames_[stack.leaf].name);
+    if (it == job.undecided.end()) continue;
+    job.stats.unsymbolized += static_cast<uint64_t>(cell.count);
+    it->second -= static_cast<uint64_t>(cell.count);
+    if (it->second == 0) job.undecided.erase(it);
+  }
+  late_names_ += late.size();
+}
+
+bool AggregatorImpl::AwaitsNames(engine::JobId job, int64_t up_to_mono_ns, bool all) const {
+  if (!Valid(job) || !jobs_[job].active || frames_.pending() == 0) return false;
+  const JobState& state = jobs_[job];
+  for (const auto& [key, window] : state.windows) {
+    if (!all && state.options.start_mono_ns + (key.index + 1) * state.options.window_ns > up_to_mono_ns) break;
+    for (const auto& [id, cell] : window.stacks) {
+      if (Pending(stacks_[id])) return true;
+    }
+  }
+  return false;
 }
 
 size_t AggregatorImpl::held(engine::JobId job) const {
@@ -357,7 +447,7 @@ Stack AggregatorImpl::Build(Process* process, const engine::Sample& sample, bore
     // returns to.
     bool exact = i == 0 || (pcs_[i] & USER_FRAME_INTERRUPTED) || (i + 1 < pcs_.size() && (pcs_[i + 1] & USER_FRAME_INTERRUPTED));
     uint32_t index = frames_.User(process, (pcs_[i] & kPcMask) - (exact ? 0 : 1), sample.time_ns);
-    if (i == 0) stack.unsymbolized = frames_[index].function == kNoFunction;
+    if (i == 0) stack.leaf = index;
     stack.frames.push_back(index);
   }
   if (stack.frames.empty() && stack.reason == LOSS_NONE) stack.reason = LOSS_NO_USER_REGS;
@@ -374,14 +464,15 @@ uint32_t AggregatorImpl::PlaceOf(const Stack& stack) {
   place.reason = stack.reason;
   if (!stack.frames.empty() && frames_[stack.frames.back()].kind == Frame::Kind::kUser) {
     const Frame& frame = frames_[stack.frames.back()];
-    place.function = frames_.Text(frame);
+    place.name = frame.name;
+    place.function = frames_.Unnamed(frame);
     if (frame.mapping) place.path = frame.mapping->path;
     if (frame.mapping && frame.mapping->file) place.build_id = HexEncode(frame.mapping->file->build_id);
   }
   std::tuple key{place.path, place.build_id, place.reason};
   if (auto it = place_index_.find(key); it != place_index_.end()) return it->second;
   if (places_.size() >= kMaxPlaces && place.path != kFurtherPlaces) {
-    place = {kFurtherPlaces, "", "", stack.reason};
+    place = {kFurtherPlaces, "", kNoName, "", stack.reason};
     key = {place.path, "", place.reason};
     if (auto it = place_index_.find(key); it != place_index_.end()) return it->second;
   }
@@ -420,6 +511,7 @@ void AggregatorImpl::Sweep() {
       for (const auto& [id, cell] : window.stacks) held[id] = true;
     }
   }
+  for (const Untold& untold : untold_) held[untold.stack] = true;
   std::vector<bool> used(frames_.size());
   for (uint32_t id = 0; id < stacks_.size(); ++id) {
     Stack& stack = stacks_[id];
@@ -432,9 +524,22 @@ void AggregatorImpl::Sweep() {
     }
     for (uint32_t frame : stack.frames) used[frame] = true;
   }
-  std::vector<uint32_t> moved = frames_.Sweep(used);
+  std::vector<uint32_t> of_places;
+  for (const Place& place : places_) {
+    if (place.name != kNoName) of_places.push_back(place.name);
+  }
+  Frames::Moved moved = frames_.Sweep(used, of_places);
   for (Stack& stack : stacks_) {
-    for (uint32_t& frame : stack.frames) frame = moved[frame];
+    for (uint32_t& frame : stack.frames) frame = moved.frames[frame];
+    if (stack.leaf != UINT32_MAX) stack.leaf = moved.frames[stack.leaf];
+  }
+  for (Place& place : places_) {
+    if (place.name != kNoName) place.name = moved.names[place.name];
+  }
+  for (JobState& job : jobs_) {
+    std::unordered_map<uint32_t, uint64_t> undecided;
+    for (const auto& [name, count] : job.undecided) undecided[moved.names[name]] += count;
+    job.undecided = std::move(undecided);
   }
   std::vector<bool> kept(places_.size());
   auto is_cut = [](const Stack& stack) { return stack.live && stack.reason != LOSS_NONE; };
@@ -486,7 +591,7 @@ void AggregatorImpl::OnSample(const engine::Sample& sample) {
 // The sample's user stack is pcs_.
 void AggregatorImpl::Charge(Process* process, const engine::Sample& sample, uint64_t wanted, borescope_loss reason) {
   uint32_t id = Intern(process, sample, reason);
-  if (id != UINT32_MAX && options_.on_sample) Report(sample, wanted, stacks_[id]);
+  if (id != UINT32_MAX && options_.on_sample) Report(sample, wanted, id);
 
   for (uint64_t mask = wanted; mask != 0; mask &= mask - 1) {
     JobState& job = jobs_[__builtin_ctzll(mask)];
@@ -498,7 +603,7 @@ void AggregatorImpl::Charge(Process* process, const engine::Sample& sample, uint
     const Stack& stack = stacks_[id];
     job.stats.collected += 1;
     job.stats.sampled_ns += sample.weight_ns;
-    job.stats.unsymbolized += stack.unsymbolized;
+    Decide(job, stack, 1);
     if (stack.reason != LOSS_NONE) {
       job.stats.truncated += 1;
       job.stats.loss[stack.reason].count += 1;
@@ -525,14 +630,57 @@ void AggregatorImpl::Charge(Process* process, const engine::Sample& sample, uint
   }
 }
 
-void AggregatorImpl::Report(const engine::Sample& sample, uint64_t wanted, const Stack& stack) {
-  named_.clear();
-  for (uint32_t index : stack.frames) {
-    const Frame& frame = frames_[index];
-    named_.push_back({frames_.Text(frame), frames_.Module(frame)});
+void AggregatorImpl::AddNamed(uint32_t index) {
+  const Frame& frame = frames_[index];
+  std::span<const Line> lines = frames_.lines(frame.name);
+  if (lines.empty()) named_.push_back({frames_.Unnamed(frame), frames_.Module(frame)});
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const FunctionName& function = frames_.function(lines[i].function);
+    std::string location = function.module;
+    if (!function.file.empty()) {
+      location = function.file.substr(function.file.rfind('/') + 1);
+      if (lines[i].line != 0) location += ":" + std::to_string(lines[i].line);
+    }
+    named_.push_back({function.name, std::move(location), i + 1 < lines.size()});
   }
+}
+
+// Tells of a sample now, or when it is its turn.
+void AggregatorImpl::Report(const engine::Sample& sample, uint64_t wanted, uint32_t id) {
   engine::Sample shown = sample;
   shown.user_pcs = pcs_;
+  if (untold_.empty() && !Pending(stacks_[id])) return Tell(shown, wanted, stacks_[id]);
+  Untold& untold = untold_.emplace_back();
+  untold.sample = shown;
+  untold.wanted = wanted;
+  untold.stack = id;
+  untold.kernel.assign(sample.kernel_pcs.begin(), sample.kernel_pcs.end());
+  untold.user = pcs_;
+  untold.comm = sample.comm;
+  untold.sample.raw = nullptr;
+  untold.sample.missing = nullptr;
+  untold.until_ns = std::max(sample.time_ns, now_ns_) + kNameWaitNs;
+  untold.bytes = sizeof(Untold) + (untold.kernel.size() + untold.user.size()) * sizeof(uint64_t);
+  untold_bytes_ += untold.bytes;
+  TellUntold([&](const Untold&) { return untold_bytes_ > kMaxReportBytes; });
+}
+
+void AggregatorImpl::TellUntold(const std::function<bool(const Untold&)>& due) {
+  while (!untold_.empty() && due(untold_.front())) {
+    Untold& untold = untold_.front();
+    untold.sample.kernel_pcs = untold.kernel;
+    untold.sample.user_pcs = untold.user;
+    untold.sample.comm = untold.comm;
+    if (untold.wanted != 0) Tell(untold.sample, untold.wanted, stacks_[untold.stack]);
+    untold_bytes_ -= untold.bytes;
+    untold_.pop_front();
+  }
+}
+
+void AggregatorImpl::Tell(const engine::Sample& sample, uint64_t wanted, const Stack& stack) {
+  named_.clear();
+  for (uint32_t index : stack.frames) AddNamed(index);
+  engine::Sample shown = sample;
   shown.job_mask = wanted;
   options_.on_sample({&shown, &named_, stack.reason});
 }
@@ -550,6 +698,7 @@ void AggregatorImpl::StartJob(engine::JobId job, const JobOptions& options) {
 
 void AggregatorImpl::StopJob(engine::JobId job) {
   if (!Valid(job)) return;
+  TellUntold([](const Untold&) { return true; });
   DropHeld(uint64_t{1} << job, std::nullopt);
   jobs_[job] = {};
   if (std::any_of(jobs_.begin(), jobs_.end(), [](const JobState& j) { return j.active; })) {
@@ -563,6 +712,7 @@ void AggregatorImpl::StopJob(engine::JobId job) {
   std::vector<Place>().swap(places_);
   place_index_ = {};
   std::list<Held>().swap(held_);
+  std::deque<Untold>().swap(untold_);
   frames_.Clear();
   spaces_.Clear();
   if (options_.tables) options_.tables->Release();
@@ -574,6 +724,9 @@ void AggregatorImpl::Exclude(engine::JobId job, uint64_t cgroup_id) {
   JobState& state = jobs_[job];
   if (!state.excluded.insert(cgroup_id).second || state.options.split_by_process) return;
   DropHeld(uint64_t{1} << job, cgroup_id);
+  for (Untold& untold : untold_) {
+    if (untold.sample.cgroup_id == cgroup_id) untold.wanted &= ~(uint64_t{1} << job);
+  }
   for (auto it = state.windows.begin(); it != state.windows.end();) {
     if (it->first.group != cgroup_id) {
       ++it;
@@ -584,7 +737,7 @@ void AggregatorImpl::Exclude(engine::JobId job, uint64_t cgroup_id) {
       auto count = static_cast<uint64_t>(cell.count);
       state.stats.collected -= count;
       state.stats.sampled_ns -= cell.weight_ns;
-      if (stack.unsymbolized) state.stats.unsymbolized -= count;
+      Decide(state, stack, -cell.count);
       if (stack.reason == LOSS_NONE) continue;
       state.stats.truncated -= count;
       state.stats.loss[stack.reason].count -= count;
@@ -600,6 +753,7 @@ void AggregatorImpl::Exclude(engine::JobId job, uint64_t cgroup_id) {
 std::vector<Window> AggregatorImpl::CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) {
   std::vector<Window> closed;
   if (!Valid(job) || !jobs_[job].active) return closed;
+  TakeNames();
   JobState& state = jobs_[job];
   const JobOptions& options = state.options;
   // What waits for tables does not outlast its window.
@@ -616,9 +770,11 @@ std::vector<Window> AggregatorImpl::CloseWindows(engine::JobId job, int64_t up_t
     auto it = state.windows.begin();
     int64_t start = options.start_mono_ns + it->first.index * options.window_ns, end = start + options.window_ns;
     if (!all && end > up_to_mono_ns) break;
+    CountLate(state, it->second);
     closed.push_back(BuildWindow(job, it->first, it->second, all ? std::max(start, std::min(end, up_to_mono_ns)) : end));
     state.windows.erase(it);
   }
+  if (all) TellUntold([](const Untold&) { return true; });
   if (up_to_mono_ns > options.start_mono_ns) {
     int64_t whole = (up_to_mono_ns - options.start_mono_ns) / options.window_ns;
     state.first_open = std::max(state.first_open, whole);
@@ -664,7 +820,9 @@ std::vector<Cut> AggregatorImpl::cuts(engine::JobId job) const {
   for (const auto& [index, cell] : jobs_[job].cuts) {
     if (cell.count <= 0) continue;
     const Place& place = places_[index];
-    cuts.push_back({place.path, place.build_id, place.function, place.reason, static_cast<uint64_t>(cell.count), cell.weight_ns});
+    std::span<const Line> lines = frames_.lines(place.name);
+    cuts.push_back({place.path, place.build_id, lines.empty() ? place.function : frames_.function(lines[0].function).name, place.reason,
+                    static_cast<uint64_t>(cell.count), cell.weight_ns});
   }
   std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
     return std::tie(b.samples, a.path, a.build_id, a.reason) < std::tie(a.samples, b.path, b.build_id, b.reason);
@@ -684,12 +842,18 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
 
   std::vector<std::pair<uint32_t, Cell>> cells(window.stacks.begin(), window.stacks.end());
   std::sort(cells.begin(), cells.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  // has_functions tells tools that nothing of the mapping is left to name
-  std::unordered_set<uint64_t> unnamed;
+  // has_functions tells tools that nothing of the mapping is left to name; the others, that some of it has that
+  std::unordered_set<uint64_t> unnamed, with_files, with_lines;
   for (const auto& [id, cell] : cells) {
     for (uint32_t index : stacks_[id].frames) {
       const Frame& frame = frames_[index];
-      if (frame.mapping && frame.function == kNoFunction) unnamed.insert(frame.mapping->id);
+      if (!frame.mapping) continue;
+      std::span<const Line> lines = frames_.lines(frame.name);
+      if (lines.empty()) unnamed.insert(frame.mapping->id);
+      for (const Line& line : lines) {
+        if (!frames_.function(line.function).file.empty()) with_files.insert(frame.mapping->id);
+        if (line.line != 0) with_lines.insert(frame.mapping->id);
+      }
     }
   }
   std::unordered_map<uint64_t, uint32_t> mappings;
@@ -703,6 +867,8 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
       out.filename = m.path;
       if (m.file) out.build_id = HexEncode(m.file->build_id);
       out.has_functions = !unnamed.contains(m.id);
+      out.has_filenames = with_files.contains(m.id);
+      out.has_line_numbers = with_lines.contains(m.id);
       it->second = profile.AddMapping(out);
     }
     return it->second;
@@ -729,13 +895,13 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
       location.mapping = add_mapping(*frame.mapping);
     }
     if (frame.kind != Frame::Kind::kCut) location.address = frame.address;
-    if (frame.function != kNoFunction) {
-      auto [f, new_function] = functions.try_emplace(frame.function);
+    for (const Line& line : frames_.lines(frame.name)) {
+      auto [f, new_function] = functions.try_emplace(line.function);
       if (new_function) {
-        const FunctionName& name = frames_.function(frame.function);
-        f->second = profile.AddFunction({name.name, name.system_name, "", 0});
+        const FunctionName& name = frames_.function(line.function);
+        f->second = profile.AddFunction({name.name, name.system_name, name.file, name.start_line});
       }
-      location.lines.push_back({f->second, 0});
+      location.lines.push_back({f->second, line.line});
     }
     return it->second = profile.AddLocation(location);
   };
@@ -751,7 +917,7 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
 
 size_t AggregatorImpl::memory_bytes() const {
   constexpr size_t kNode = 64, kStackFrames = 128;
-  size_t bytes = stacks_.capacity() * sizeof(Stack) + index_.size() * (kNode + kStackFrames) + held_bytes_ + places_.size() * (sizeof(Place) + 4 * kNode);
+  size_t bytes = stacks_.capacity() * sizeof(Stack) + index_.size() * (kNode + kStackFrames) + held_bytes_ + untold_bytes_ + places_.size() * (sizeof(Place) + 4 * kNode);
   for (const JobState& job : jobs_) {
     for (const auto& [key, window] : job.windows) bytes += (window.stacks.size() + window.processes.size()) * kNode;
   }

@@ -13,16 +13,19 @@
 #include "common/base/result.h"
 #include "common/profile/profile.h"
 #include "sampler/engine/engine.h"
+#include "sampler/naming/names.h"
 #include "sampler/unwind/tables.h"
 
 namespace borescope::stacks {
 
 struct NamedFrame {
-  std::string name;      // demangled; "[truncated: …]" for a cut; "app+0x1234" when no symbol covers it
+  std::string name;      // demangled; "[truncated: …]" for a cut; "app+0x1234" when it has no name (yet)
   std::string location;  // "file:line" when known, else the mapping's base name
+  bool inlined = false;  // into the next one
 };
 
-// One sample with names, for --samples and for tests. Valid during the call only.
+// One sample with names, for --samples and for tests: told in the order of their coming when the names are there, at the latest kNameWaitNs
+// later. Valid during the call only.
 struct NamedSample {
   const engine::Sample* raw = nullptr;
   const std::vector<NamedFrame>* frames = nullptr;  // leaf first, kernel before user, the cut's frame last
@@ -68,6 +71,7 @@ struct Window {
 struct Options {
   std::string proc_root = "/proc";
   unwind::Tables* tables = nullptr;                   // unwind tables of what the targets map are asked for here; null: there are none
+  naming::Names* names = nullptr;                     // names of addresses in files are asked for here; null: they have none
   size_t max_stacks = 1 << 17;                        // interned; beyond it: LOSS_STACK_TABLE_FULL
   std::function<void(const NamedSample&)> on_sample;  // may be empty
   // The kernel's name for an address of its text, "function" or "function [module]": Engine::NameKernel. Empty: names come from
@@ -77,12 +81,15 @@ struct Options {
 
 // Interns stacks by hash, names each new one once while the process lives or from what the side-band told of it, and adds up weights
 // per (job, container, window). A sample that came before the unwind tables of its code is kept with its registers and stack until they
-// are there (at most kHoldNs, kMaxHeldBytes, and until its window closes), then unwound here.
+// are there (at most kHoldNs, kMaxHeldBytes, and until its window closes), then unwound here. Names of addresses in files are asked for when
+// they are first seen, and come later; what is handed out has the names that are there.
 // One owner thread: the engine's.
 class Aggregator : public engine::Observer {
  public:
   static constexpr int64_t kHoldNs = 5'000'000'000;
   static constexpr size_t kMaxHeldBytes = 4 << 20;
+  static constexpr int64_t kNameWaitNs = 1'000'000'000;   // so long names may be waited for
+  static constexpr size_t kMaxReportBytes = 8 << 20;      // of samples that wait for their names to be told
 
   static std::unique_ptr<Aggregator> Create(Options options);
   // Of a job that was started before: begins it anew, without what it had.
@@ -94,8 +101,13 @@ class Aggregator : public engine::Observer {
   virtual std::vector<Window> CloseWindows(engine::JobId job, int64_t up_to_mono_ns, bool all) = 0;
   // What the job's windows hold that have not been given out.
   virtual std::vector<Window> OpenWindows(engine::JobId job, int64_t now_mono_ns) = 0;
-  // Takes the tables that have become ready and unwinds what waited for them. Call it after each drain and when the tables wake.
+  // Takes the tables and names that have become ready, unwinds and tells what waited for them. Call it after each drain and when the tables
+  // or names wake.
   virtual void Poll(int64_t now_mono_ns) = 0;
+  // Whether names are still to come for what CloseWindows would hand out: it may be called a little later.
+  virtual bool AwaitsNames(engine::JobId job, int64_t up_to_mono_ns, bool all) const = 0;
+  // Addresses that were handed out before their names had come, so far.
+  virtual uint64_t late_names() const = 0;
   // How many samples of the job wait for tables.
   virtual size_t held(engine::JobId job) const = 0;
   virtual JobStats stats(engine::JobId job) const = 0;

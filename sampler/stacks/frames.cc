@@ -29,13 +29,72 @@ uint32_t Frames::Add(const Key& key, Frame frame) {
   return index;
 }
 
-uint32_t Frames::AddFunction(std::string_view symbol, std::string_view module) {
-  std::string key(symbol);
-  key += '\0';
-  key += module;
+uint32_t Frames::AddFunction(FunctionName function) {
+  std::string key = function.name + '\0' + function.system_name + '\0' + function.module + '\0' + function.file + '\0' + std::to_string(function.start_line);
   auto [it, added] = function_index_.try_emplace(std::move(key), static_cast<uint32_t>(functions_.size()));
-  if (added) functions_.push_back({symbols::DisplayName(symbol), SanitizeName(symbol, kMaxSystemName), std::string(module)});
+  if (added) functions_.push_back(std::move(function));
   return it->second;
+}
+
+uint32_t Frames::Alone(std::string_view symbol, std::string_view module) {
+  FunctionName function;
+  function.name = symbols::DisplayName(symbol);
+  function.system_name = SanitizeName(symbol, kMaxSystemName);
+  function.module = module;
+  const uint32_t index = AddFunction(std::move(function));
+  if (functions_[index].alone == kNoName) {
+    functions_[index].alone = static_cast<uint32_t>(known_.size());
+    known_.emplace_back().lines = {{index, 0}};
+    ++lines_;
+  }
+  return functions_[index].alone;
+}
+
+uint32_t Frames::OfFile(const Process& process, const std::shared_ptr<symbols::MappedFile>& file, uint64_t linked) {
+  if (!names_) return kNoName;
+  const Key key{reinterpret_cast<uint64_t>(file.get()), linked};
+  auto [it, added] = name_index_.try_emplace(key, static_cast<uint32_t>(known_.size()));
+  if (!added) return it->second;
+  Name& name = known_.emplace_back();
+  name.state = Name::State::kWaiting;
+  name.file = file;
+  name.linked = linked;
+  ++pending_;
+  names_->Ask(file, linked, [&] { return naming::Names::Origin{process.cgroup_id, spaces_.Roots(process)}; });
+  return it->second;
+}
+
+std::vector<uint32_t> Frames::TakeNames() {
+  std::vector<uint32_t> settled;
+  if (!names_) return settled;
+  for (naming::Names::Answer& answer : names_->Take()) {
+    auto it = name_index_.find({reinterpret_cast<uint64_t>(answer.file.get()), answer.vaddr});
+    if (it == name_index_.end()) continue;  // nobody has it any more
+    Name& name = known_[it->second];
+    if (name.state == Name::State::kDone) continue;
+    const bool waited = name.state == Name::State::kWaiting;
+    if (!answer.names.lines.empty()) {
+      lines_ += answer.names.lines.size() - name.lines.size();
+      name.lines.clear();
+      const std::string module = BaseName(name.file->path);
+      for (naming::NamedLine& line : answer.names.lines) {
+        FunctionName function;
+        function.name = std::move(line.function);
+        function.system_name = std::move(line.system_name);
+        function.module = module;
+        function.file = std::move(line.file);
+        function.start_line = line.start_line;
+        name.lines.push_back({AddFunction(std::move(function)), line.line});
+      }
+      name.state = Name::State::kPart;
+    }
+    if (answer.last) {
+      name.state = Name::State::kDone;
+      --pending_;
+    }
+    if (waited && name.state != Name::State::kWaiting) settled.push_back(it->second);
+  }
+  return settled;
 }
 
 uint32_t Frames::User(Process* process, uint64_t address, int64_t now_ns) {
@@ -48,22 +107,19 @@ uint32_t Frames::User(Process* process, uint64_t address, int64_t now_ns) {
   frame.address = frame.linked = address;
   if (!mapping) return Add(key, std::move(frame));
 
-  std::string symbol;
-  symbols::ElfFile* elf = mapping->elf();
-  if (elf) {
+  if (symbols::ElfFile* elf = mapping->elf()) {
     auto linked = elf->OffsetToVaddr(address - mapping->start + mapping->offset);
     if (!linked) return Add(key, std::move(frame));
     frame.linked = *linked;
-    if (auto found = elf->FindSymbol(*linked)) symbol = std::move(found->name);
+    frame.name = OfFile(*process, mapping->file, *linked);
   } else if (auto found = spaces_.FindJit(*process, address, now_ns)) {
-    symbol = found->name;
+    const std::string symbol(found->name);
     if (auto* again = process->space->Find(address)) {  // reading on in the perf map gave the mapping a new id
       mapping = frame.mapping = *again;
       key.scope = mapping->id;
     }
+    if (!symbol.empty()) frame.name = Alone(symbol, BaseName(mapping->path));
   }
-  if (!symbol.empty()) frame.function = AddFunction(symbol, BaseName(mapping->path));
-  if (elf) spaces_.files().Touch(mapping->file);
   return Add(key, std::move(frame));
 }
 
@@ -107,7 +163,7 @@ uint32_t Frames::Kernel(uint64_t pc, bool leaf, int64_t now_ns) {
   frame.kind = Frame::Kind::kKernel;
   // Tenants read profiles: where the kernel lies in memory is not theirs to know.
   if (!name.empty() && module.empty() && kallsyms_ && address >= kallsyms_->text_start()) frame.address = address - kallsyms_->text_start();
-  frame.function = AddFunction(name.empty() ? "[kernel]+?" : name, module.empty() ? "[kernel.kallsyms]" : module);
+  frame.name = Alone(name.empty() ? "[kernel]+?" : name, module.empty() ? "[kernel.kallsyms]" : module);
   return Add(key, std::move(frame));
 }
 
@@ -121,44 +177,63 @@ uint32_t Frames::Cut(borescope_loss reason) {
   if (auto it = index_.find(key); it != index_.end()) return it->second;
   Frame frame;
   frame.kind = Frame::Kind::kCut;
-  frame.function = AddFunction(kTexts[reason < LOSS_MAX ? reason : LOSS_NONE], "");
+  frame.name = Alone(kTexts[reason < LOSS_MAX ? reason : LOSS_NONE], "");
   return Add(key, std::move(frame));
 }
 
-std::string Frames::Text(const Frame& frame) const {
-  if (frame.function != kNoFunction) return functions_[frame.function].name;
+std::string Frames::Unnamed(const Frame& frame) const {
   char hex[24];
   std::snprintf(hex, sizeof(hex), "+0x%lx", frame.linked);
   return (frame.mapping ? BaseName(frame.mapping->path) : "[unknown]") + hex;
 }
 
-std::string Frames::Module(const Frame& frame) const {
-  if (frame.function != kNoFunction) return functions_[frame.function].module;
-  return frame.mapping ? BaseName(frame.mapping->path) : "";
-}
+std::string Frames::Module(const Frame& frame) const { return frame.mapping ? BaseName(frame.mapping->path) : ""; }
 
-std::vector<uint32_t> Frames::Sweep(const std::vector<bool>& used) {
-  std::vector<uint32_t> moved(frames_.size(), UINT32_MAX);
+Frames::Moved Frames::Sweep(const std::vector<bool>& used, std::span<const uint32_t> named_names) {
+  Moved moved;
+  moved.frames.assign(frames_.size(), UINT32_MAX);
+  moved.names.assign(known_.size(), kNoName);
+  std::vector<uint32_t> functions_moved(functions_.size(), UINT32_MAX);
   std::vector<Frame> frames;
+  std::vector<Name> names;
   std::vector<FunctionName> functions;
-  std::vector<uint32_t> functions_moved(functions_.size(), kNoFunction);
+  auto keep = [&](uint32_t name) {
+    if (name == kNoName || moved.names[name] != kNoName) return;
+    moved.names[name] = static_cast<uint32_t>(names.size());
+    names.push_back(std::move(known_[name]));
+  };
   for (uint32_t i = 0; i < frames_.size(); ++i) {
     if (!used[i]) continue;
-    moved[i] = static_cast<uint32_t>(frames.size());
+    moved.frames[i] = static_cast<uint32_t>(frames.size());
     frames.push_back(std::move(frames_[i]));
-    uint32_t& function = frames.back().function;
-    if (function == kNoFunction) continue;
-    if (functions_moved[function] == kNoFunction) {
-      functions_moved[function] = static_cast<uint32_t>(functions.size());
-      functions.push_back(std::move(functions_[function]));
-    }
-    function = functions_moved[function];
+    uint32_t& name = frames.back().name;
+    keep(name);
+    if (name != kNoName) name = moved.names[name];
   }
-  std::erase_if(index_, [&](const auto& e) { return moved[e.second] == UINT32_MAX; });
-  for (auto& [key, index] : index_) index = moved[index];
-  std::erase_if(function_index_, [&](const auto& e) { return functions_moved[e.second] == kNoFunction; });
+  for (uint32_t name : named_names) keep(name);
+  pending_ = lines_ = 0;
+  for (Name& name : names) {
+    pending_ += name.state != Name::State::kDone;
+    lines_ += name.lines.size();
+    for (Line& line : name.lines) {
+      uint32_t& to = functions_moved[line.function];
+      if (to == UINT32_MAX) {
+        to = static_cast<uint32_t>(functions.size());
+        functions.push_back(std::move(functions_[line.function]));
+        uint32_t& alone = functions.back().alone;
+        if (alone != kNoName) alone = moved.names[alone];
+      }
+      line.function = to;
+    }
+  }
+  std::erase_if(index_, [&](const auto& e) { return moved.frames[e.second] == UINT32_MAX; });
+  for (auto& [key, index] : index_) index = moved.frames[index];
+  std::erase_if(name_index_, [&](const auto& e) { return moved.names[e.second] == kNoName; });
+  for (auto& [key, index] : name_index_) index = moved.names[index];
+  std::erase_if(function_index_, [&](const auto& e) { return functions_moved[e.second] == UINT32_MAX; });
   for (auto& [key, index] : function_index_) index = functions_moved[index];
   frames_ = std::move(frames);
+  known_ = std::move(names);
   functions_ = std::move(functions);
   return moved;
 }
@@ -166,15 +241,20 @@ std::vector<uint32_t> Frames::Sweep(const std::vector<bool>& used) {
 void Frames::Clear() {
   std::vector<Frame>().swap(frames_);
   index_ = {};
+  std::vector<Name>().swap(known_);
+  name_index_ = {};
+  pending_ = lines_ = 0;
   std::vector<FunctionName>().swap(functions_);
   function_index_ = {};
   kallsyms_.reset();
   kallsyms_failed_ = false;
+  if (names_) names_->Release();
 }
 
 size_t Frames::memory_bytes() const {
-  constexpr size_t kNode = 48, kFunction = 400;  // a hash node; strings of a function and of its key
-  return frames_.capacity() * sizeof(Frame) + index_.size() * kNode + functions_.size() * kFunction +
+  constexpr size_t kNode = 48, kFunction = 500;  // a hash node; strings of a function and of its key
+  return frames_.capacity() * sizeof(Frame) + (index_.size() + name_index_.size()) * kNode + functions_.size() * kFunction +
+         known_.capacity() * sizeof(Name) + lines_ * sizeof(Line) +
          (kallsyms_ ? kallsyms_->memory_bytes() : 0);
 }
 

@@ -5,41 +5,64 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "bpf/abi/loss.h"
 #include "common/base/result.h"
+#include "sampler/naming/names.h"
 #include "sampler/stacks/spaces.h"
 #include "sampler/symbols/kallsyms.h"
 
 namespace borescope::stacks {
 
-constexpr uint32_t kNoFunction = UINT32_MAX;
+constexpr uint32_t kNoName = UINT32_MAX;
 
 using KernelNames = std::function<Result<std::string>(uint64_t)>;  // see Options::kernel_names
 
 struct FunctionName {
   std::string name, system_name;
   std::string module;  // base name of the mapping, "[kernel.kallsyms]", "[nf_tables]"
+  std::string file;    // source file, or empty
+  uint32_t start_line = 0;
+  uint32_t alone = kNoName;  // the name that is this function and no line
 };
 
-// One program counter of one mapping, named once.
+struct Line {
+  uint32_t function = 0, line = 0;
+};
+
+// What is known of an address, shared by all processes that map its file.
+struct Name {
+  enum class State : uint8_t {
+    kWaiting,  // for its first answer, or for one that has a name
+    kPart,     // there is a symbol, lines may come
+    kDone,
+  };
+  State state = State::kDone;
+  std::vector<Line> lines;                    // innermost (inlined) first; empty: no name
+  std::shared_ptr<symbols::MappedFile> file;  // null: was named at once
+  uint64_t linked = 0;
+};
+
+// One program counter of one mapping.
 struct Frame {
   enum class Kind : uint8_t { kUser, kKernel, kCut };
   Kind kind = Kind::kUser;
   std::shared_ptr<const Mapping> mapping;  // kUser; null: in no mapping that we know
   uint64_t address = 0;                    // kUser: the instruction, for callers one byte before the return address. kKernel: from _stext
   uint64_t linked = 0;                     // address in the file
-  uint32_t function = kNoFunction;
+  uint32_t name = kNoName;
 };
 
-// Names of program counters, by mapping: looked up in files only at first sight.
+// Names of program counters, by mapping. Those of files are asked for and come later; nothing is read here.
 class Frames {
  public:
-  Frames(Spaces& spaces, std::string proc_root, KernelNames kernel_names)
-      : spaces_(spaces), proc_root_(std::move(proc_root)), kernel_names_(std::move(kernel_names)) {}
+  // names: null: files give none.
+  Frames(Spaces& spaces, std::string proc_root, KernelNames kernel_names, naming::Names* names)
+      : spaces_(spaces), proc_root_(std::move(proc_root)), kernel_names_(std::move(kernel_names)), names_(names) {}
 
   // Indices stay valid until Sweep.
   // The instruction at `address`: an interrupted one, or a byte of the call before a return address. process null: none is known.
@@ -49,13 +72,23 @@ class Frames {
 
   const Frame& operator[](uint32_t index) const { return frames_[index]; }
   const FunctionName& function(uint32_t index) const { return functions_[index]; }
-  // What people read of a frame: its name, or "app+0x1234".
-  std::string Text(const Frame& frame) const;
+  std::span<const Line> lines(uint32_t name) const { return name == kNoName ? std::span<const Line>() : std::span<const Line>(known_[name].lines); }
+  Name::State state(uint32_t name) const { return name == kNoName ? Name::State::kDone : known_[name].state; }
+  bool pending(const Frame& frame) const { return state(frame.name) != Name::State::kDone; }
+  size_t pending() const { return pending_; }  // names
+  // Takes the answers that have come: the names that are no longer kWaiting.
+  std::vector<uint32_t> TakeNames();
+
+  // What people read of a frame without name: "app+0x1234".
+  std::string Unnamed(const Frame& frame) const;
   std::string Module(const Frame& frame) const;
   size_t size() const { return frames_.size(); }
 
-  // Drops the frames that are not used; returns the new index of each old one.
-  std::vector<uint32_t> Sweep(const std::vector<bool>& used);
+  // Drops the frames that are not used, and the names that neither they nor named_names have. The new index of each old one.
+  struct Moved {
+    std::vector<uint32_t> frames, names;
+  };
+  Moved Sweep(const std::vector<bool>& used, std::span<const uint32_t> named_names);
   void Clear();
   size_t memory_bytes() const;
 
@@ -72,15 +105,22 @@ class Frames {
   };
 
   uint32_t Add(const Key& key, Frame frame);
-  uint32_t AddFunction(std::string_view symbol, std::string_view module);
+  uint32_t AddFunction(FunctionName function);
+  // The name that is one function, with nothing known of its lines.
+  uint32_t Alone(std::string_view symbol, std::string_view module);
+  uint32_t OfFile(const Process& process, const std::shared_ptr<symbols::MappedFile>& file, uint64_t linked);
 
   Spaces& spaces_;
   std::string proc_root_;
   KernelNames kernel_names_;
+  naming::Names* names_;
   std::vector<Frame> frames_;
   std::unordered_map<Key, uint32_t, KeyHash> index_;
+  std::vector<Name> known_;
+  std::unordered_map<Key, uint32_t, KeyHash> name_index_;  // by file and linked address
+  size_t pending_ = 0, lines_ = 0;
   std::vector<FunctionName> functions_;
-  std::unordered_map<std::string, uint32_t> function_index_;  // by system name, NUL, module
+  std::unordered_map<std::string, uint32_t> function_index_;  // by all of it
   std::optional<symbols::Kallsyms> kallsyms_;
   bool kallsyms_failed_ = false;
   int64_t kallsyms_ns_ = 0;

@@ -18,7 +18,6 @@ namespace borescope::stacks {
 namespace {
 
 constexpr size_t kMaxFiles = 4096;
-constexpr size_t kMaxTableBytes = 48 << 20;
 constexpr size_t kMaxMapsText = 32 << 20;
 
 std::string_view BaseName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
@@ -48,7 +47,7 @@ const std::shared_ptr<const Mapping>* Space::Find(uint64_t address) const {
 }
 
 Spaces::Spaces(std::string proc_root, std::function<void(const Process&, const Mapping&)> on_file)
-    : proc_root_(std::move(proc_root)), on_file_(std::move(on_file)), files_(proc_root_, kMaxFiles, kMaxTableBytes) {}
+    : proc_root_(std::move(proc_root)), on_file_(std::move(on_file)), files_(proc_root_, kMaxFiles) {}
 
 Process* Spaces::Add(pid_t tgid, uint64_t slot, uint64_t cgroup_id, std::string_view comm) {
   if (processes_.size() >= kMaxProcesses && !processes_.contains(tgid)) {
@@ -213,6 +212,12 @@ std::vector<pid_t> Spaces::Relatives(const Process& process) const {
   return pids;
 }
 
+std::vector<pid_t> Spaces::Roots(const Process& process) const {
+  std::vector<pid_t> pids = Relatives(process);
+  pids.insert(pids.begin(), process.tgid);
+  return pids;
+}
+
 void Spaces::OnFork(const engine::Fork& event) {
   Reap(event.time_ns);
   Process* parent = Get(event.parent_tgid, event.space, event.cgroup_id, event.time_ns, "");
@@ -369,7 +374,7 @@ void Spaces::Clear() {
   processes_.clear();
   ended_.clear();
   all_mappings_ = 0;
-  files_ = symbols::FileCache(proc_root_, kMaxFiles, kMaxTableBytes);
+  files_ = symbols::FileCache(proc_root_, kMaxFiles);
 }
 
 size_t Spaces::memory_bytes() const {

@@ -109,6 +109,9 @@ class Spaces {
   // The name a runtime gave its code; valid until the next call. Reads on in the perf map when it grew, at most once in kRereadNs.
   std::optional<symbols::PerfMap::Found> FindJit(Process& process, uint64_t address, int64_t now_ns);
 
+  // Processes that see the root directory that the process sees, itself first; some of them may be gone.
+  std::vector<pid_t> Roots(const Process& process) const;
+
   void Clear();
   symbols::FileCache& files() { return files_; }
   size_t memory_bytes() const;

@@ -476,12 +476,4 @@ size_t ElfFile::memory_bytes() const {
          (eh_frame_ ? eh_frame_->memory_bytes() : 0) + (mini_ ? mini_->memory_bytes() + mini_->source().size() : 0);
 }
 
-void ElfFile::DropTables() {
-  symbols_built_ = false;
-  entries_ = {};
-  mini_.reset();
-  eh_frame_tried_ = false;
-  eh_frame_.reset();
-}
-
 }  // namespace borescope::symbols

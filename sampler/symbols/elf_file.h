@@ -80,8 +80,6 @@ class ElfFile {
   uint64_t main_address();
 
   size_t memory_bytes() const;
-  // Forgets what FindSymbol built; it is built again when needed.
-  void DropTables();
 
  private:
   struct Entry {

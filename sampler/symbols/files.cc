@@ -19,7 +19,6 @@
 #include <iterator>
 #include <utility>
 
-#include "common/base/clock.h"
 #include "common/base/strings.h"
 
 namespace borescope::symbols {
@@ -158,8 +157,7 @@ size_t FileCache::Hash::operator()(const FileId& id) const {
   return x ^ (x >> 29);
 }
 
-FileCache::FileCache(std::string proc_root, size_t max_files, size_t max_table_bytes)
-    : proc_root_(std::move(proc_root)), max_files_(max_files), max_table_bytes_(max_table_bytes) {}
+FileCache::FileCache(std::string proc_root, size_t max_files) : proc_root_(std::move(proc_root)), max_files_(max_files) {}
 
 std::shared_ptr<MappedFile> FileCache::Get(const FileRequest& asked) {
   FileRequest request = asked;
@@ -342,37 +340,6 @@ std::shared_ptr<MappedFile> FileCache::Vdso() {
   return vdso_;
 }
 
-void FileCache::Touch(const std::shared_ptr<MappedFile>& file) {
-  if (!file->elf) return;
-  constexpr int64_t kInUseNs = 1'000'000'000;
-  size_t bytes = file->elf->memory_bytes();
-  int64_t now = NowNs(CLOCK_MONOTONIC);
-  if (!tables_.empty() && tables_.front().file.lock() == file) {
-    tables_.front().used_ns = now;
-    if (tables_.front().bytes == bytes) return;
-    tables_.front().bytes = bytes;
-  } else {
-    tables_.remove_if([&](const Tables& t) { return t.file.expired() || t.file.lock() == file; });
-    tables_.push_front({file, bytes, now});
-  }
-  size_t total = 0;
-  for (auto it = tables_.begin(); it != tables_.end();) {
-    total += it->bytes;
-    size_t limit = now - it->used_ns < kInUseNs ? 4 * max_table_bytes_ : max_table_bytes_;
-    if (total > limit && it != tables_.begin()) {
-      total -= it->bytes;
-      if (auto old = it->file.lock()) old->elf->DropTables();
-      it = tables_.erase(it);
-    } else {
-      ++it;
-    }
-  }
-}
-
-size_t FileCache::memory_bytes() const {
-  size_t total = 0;
-  for (const Tables& t : tables_) total += t.bytes;
-  return total + files_.size() * 512;
-}
+size_t FileCache::memory_bytes() const { return files_.size() * 2048; }  // headers and section names of each
 
 }  // namespace borescope::symbols

@@ -75,17 +75,14 @@ std::string_view FindFileSystem(std::string_view mountinfo, uint64_t mount_id);
 // Whether reading a file of it may wait for a process or another machine, without limit.
 bool MayBlock(std::string_view file_system);
 
-// Bounded: at most max_files, unused ones go first, least recently used first; symbol tables within max_table_bytes.
+// Bounded: at most max_files, unused ones go first, least recently used first.
 class FileCache {
  public:
-  FileCache(std::string proc_root, size_t max_files, size_t max_table_bytes);
+  FileCache(std::string proc_root, size_t max_files);
   // Never null. The same file gives the same object while it is cached and unchanged, and one that is no ELF file is not opened again.
   std::shared_ptr<MappedFile> Get(const FileRequest& request);
   // Our own vDSO: the kernel maps the same image into every 64-bit process.
   std::shared_ptr<MappedFile> Vdso();
-  // To be called after look-ups in a file's tables: notes the use, and drops the tables used longest ago when there are too many.
-  // Those in use now (since a second) stay up to four times the limit: to build them again for each look-up costs more.
-  void Touch(const std::shared_ptr<MappedFile>& file);
   size_t memory_bytes() const;
   size_t size() const { return files_.size(); }
   uint64_t refused() const { return refused_; }  // files not opened because max_files are in use
@@ -103,15 +100,9 @@ class FileCache {
   std::string Open(const FileRequest& request, MappedFile& file);
 
   std::string proc_root_;
-  size_t max_files_, max_table_bytes_;
+  size_t max_files_;
   std::unordered_map<FileId, Slot, Hash> files_;
   std::list<FileId> order_;  // most recently asked for first
-  struct Tables {
-    std::weak_ptr<MappedFile> file;
-    size_t bytes;
-    int64_t used_ns;
-  };
-  std::list<Tables> tables_;  // most recently used first
   std::shared_ptr<MappedFile> vdso_;
   uint64_t refused_ = 0;
 };

@@ -33,7 +33,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     file.main_address();
   }
   if (symbols::LanguageName(file.language()).empty() || file.memory_bytes() < sizeof(file)) std::abort();
-  file.DropTables();
-  file.FindSymbol(file.entry());
   return 0;
 }

@@ -84,7 +84,11 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
   if (!tables.ok()) return run;
   int64_t start_ns = NowNs(CLOCK_MONOTONIC);
   Options options;
+  auto names = naming::Names::Create({.program = STACKS_NAMES});
+  EXPECT_TRUE(names.ok()) << (names.ok() ? "" : names.error().message);
+  if (!names.ok()) return run;
   options.tables = tables->get();
+  options.names = names->get();
   options.kernel_names = [&](uint64_t address) { return (*engine)->NameKernel(address); };
   Counts& counts = run.counts;
   options.on_sample = [&](const NamedSample& s) {
@@ -96,16 +100,21 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
     counts.not_ready += s.end_reason == LOSS_TABLES_NOT_READY;
     counts.late_not_ready += s.end_reason == LOSS_TABLES_NOT_READY && s.raw->time_ns > start_ns + 2'000'000'000;
     counts.early_whole += early && s.end_reason == LOSS_NONE;
+    // What really called: without what the compiler put into it.
+    std::vector<NamedFrame> frames;
+    for (const NamedFrame& frame : *s.frames) {
+      if (!frame.inlined) frames.push_back(frame);
+    }
     size_t user = s.raw->kernel_pcs.size();
-    ++counts.leaves[(*s.frames)[user].name];
+    ++counts.leaves[frames[user].name];
     std::string text;
-    for (size_t i = user; i < s.frames->size(); ++i) text += (*s.frames)[i].name + " <- ";
-    if (s.end_reason != LOSS_NONE) ++counts.reasons[s.frames->back().name];
+    for (size_t i = user; i < frames.size(); ++i) text += frames[i].name + " <- ";
+    if (s.end_reason != LOSS_NONE) ++counts.reasons[frames.back().name];
     if (s.end_reason != LOSS_NONE && counts.examples.size() < 5) counts.examples.push_back(text);
-    for (size_t i = user; i < s.frames->size(); ++i) {
-      const NamedFrame& f = (*s.frames)[i];
-      if (f.name.starts_with("[truncated") || i + 1 >= s.frames->size()) continue;
-      const NamedFrame& caller = (*s.frames)[i + 1];
+    for (size_t i = user; i < frames.size(); ++i) {
+      const NamedFrame& f = frames[i];
+      if (f.name.starts_with("[truncated") || i + 1 >= frames.size()) continue;
+      const NamedFrame& caller = frames[i + 1];
       if (caller.name.starts_with("[truncated")) continue;
       auto it = grammar.find(f.name);
       if (it != grammar.end() && !it->second.contains(caller.name) && !it->second.contains(caller.location)) {
@@ -133,8 +142,8 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
   int64_t end = NowNs(CLOCK_MONOTONIC) + int64_t{ms} * 1'000'000;
   bool running = true;
   while (running && NowNs(CLOCK_MONOTONIC) < end) {
-    pollfd wake[] = {{(*engine)->wake_fd(), POLLIN, 0}, {(*tables)->wake_fd(), POLLIN, 0}};
-    poll(wake, 2, 100);
+    pollfd wake[] = {{(*engine)->wake_fd(), POLLIN, 0}, {(*tables)->wake_fd(), POLLIN, 0}, {(*names)->wake_fd(), POLLIN, 0}};
+    poll(wake, 3, 100);
     EXPECT_TRUE((*engine)->Drain(meter).ok());
     aggregator->Poll(NowNs(CLOCK_MONOTONIC));
     if (end_of_its_own) running = waitpid(pid, nullptr, WNOHANG) == 0;
@@ -142,12 +151,12 @@ Outcome Sample(const std::vector<std::string>& command, int ms, const Grammar& g
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
   EXPECT_TRUE((*engine)->Drain(meter).ok());
-  for (int i = 0; i < 50 && aggregator->held(*id) > 0; ++i) {
+  for (int i = 0; i < 50 && (aggregator->held(*id) > 0 || aggregator->AwaitsNames(*id, INT64_MAX, true)); ++i) {
     usleep(100'000);
     aggregator->Poll(NowNs(CLOCK_MONOTONIC));
   }
-  run.stats = aggregator->stats(*id);
   run.windows = aggregator->CloseWindows(*id, NowNs(CLOCK_MONOTONIC), true);
+  run.stats = aggregator->stats(*id);
   run.cuts = aggregator->cuts(*id);
   printf("%s: %d samples, %d whole; of the first 100 ms %d, whole %d; wrong %d\n", command[0].c_str(), counts.samples, counts.whole, counts.early,
          counts.early_whole, counts.wrong);
@@ -167,12 +176,12 @@ const Grammar kNative = {
     {"level2", {"level1"}},
     {"level1", {"round_of_work", "short_spin"}},
     {"compare_work", {"compare"}},
-    {"compare", {"libc.so.6"}},
+    {"compare", {"libc.so.6", "msort_with_tmp", "msort_with_tmp.part.0", "__qsort_r", "qsort_r"}},  // with libc's debug file it has names
     {"do_sort", {"round_of_work"}},
     {"do_copy", {"round_of_work"}},
     {"round_of_work", {"main", "thread_body"}},
     {"short_spin", {"main"}},
-    {"main", {"libc.so.6"}},
+    {"main", {"libc.so.6", "__libc_start_call_main"}},
 };
 
 TEST(Stacks, NativeThreadsQsortAndMemcpy) {

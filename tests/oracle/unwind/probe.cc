@@ -50,7 +50,7 @@ struct Taken {
 
 class Probe : public engine::Observer {
  public:
-  Probe(pid_t pid, unwind::Tables& tables) : pid_(pid), tables_(tables), files_("/proc", 4096, 64 << 20) {}
+  Probe(pid_t pid, unwind::Tables& tables) : pid_(pid), tables_(tables), files_("/proc", 4096) {}
 
   // All that is mapped now.
   void WantAll() {

@@ -113,7 +113,7 @@ class Feeder : public Recorder {
     std::optional<engine::MissingFile> missing;
     std::optional<Raw> raw;
   };
-  Feeder(engine::Engine& e, bool feed) : files_("/proc", 256, 16 << 20) {
+  Feeder(engine::Engine& e, bool feed) : files_("/proc", 256) {
     if (!feed) return;
     auto tables = unwind::Tables::Create({.memory = &e.table_memory(), .compiler = WALK_COMPILER});
     if (!tables.ok()) ADD_FAILURE() << tables.error().ToString();

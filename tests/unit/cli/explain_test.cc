@@ -87,5 +87,27 @@ TEST(ExplainTest, LinesFitTheTerminalAndListsEnd) {
   EXPECT_THAT(Explain({}, {}, stats, 1400, 80), HasSubstr("Every stack reaches its thread's entry."));
 }
 
+TEST(ExplainNames, SaysWhatToInstall) {
+  using naming::Outcome;
+  naming::Names::Stats stats;
+  stats.addresses[static_cast<size_t>(Outcome::kLine)] = 400;
+  stats.addresses[static_cast<size_t>(Outcome::kStripped)] = 30;
+  naming::Names::FileInfo good, stripped, large;
+  good.path = "/bin/good";
+  good.addresses[static_cast<size_t>(Outcome::kLine)] = 400;
+  stripped.path = "/bin/stripped";
+  stripped.build_id = "abcdef";
+  stripped.addresses[static_cast<size_t>(Outcome::kStripped)] = 30;
+  large.path = "/bin/large";
+  large.problem = "its sections are too many";
+  large.addresses[static_cast<size_t>(Outcome::kLinesFailed)] = 50;
+  std::string text = ExplainNames({good, stripped, large}, stats, 7, 1000);
+  EXPECT_THAT(text, HasSubstr("400 named with its source line; 30 its file has no symbols; 7 came too late"));
+  EXPECT_THAT(text, HasSubstr("  /bin/stripped: 30 of its addresses: its file has no symbols: install its debug file (build id abcdef)\n"));
+  EXPECT_THAT(text, HasSubstr("/bin/large: 50 of its addresses: named; its debug information could not be used: its sections are too many\n"));
+  EXPECT_LT(text.find("/bin/large"), text.find("/bin/stripped"));
+  EXPECT_EQ(text.find("/bin/good"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace borescope::cli

@@ -53,6 +53,23 @@ class JobMachineTest : public testing::Test {
   void Arm(double at = 0) { EXPECT_THAT(machine_.OnArmed(id_, OkStatus(), At(at)), IsEmpty()); }
 };
 
+TEST_F(JobMachineTest, NamesAreWaitedForButNotForLong) {
+  for (bool they_come : {true, false}) {
+    machine_ = JobMachine({.boot_id = "boot1", .kinds = {"cpu"}, .sinks = {"default"}});
+    machine_.OnSpec(Spec({MakeJob()}), true, At(1));
+    Arm(1.1);
+    bool pending = true;
+    auto awaits = [&](const std::string& id) { return id == id_ && pending; };
+    EXPECT_THAT(machine_.OnTick(At(60.2), awaits), IsEmpty());
+    EXPECT_GT(machine_.NextTickBootNs(), At(60.2).boot_ns) << "it is not looked at again at once";
+    EXPECT_LT(machine_.NextTickBootNs(), At(60.3).boot_ns);
+    EXPECT_THAT(machine_.OnTick(At(60.9), awaits), IsEmpty());
+    pending = !they_come;
+    EXPECT_THAT(machine_.OnTick(At(they_come ? 60.95 : 61), awaits), ElementsAre(Action{Kind::kFinish, id_}));
+    EXPECT_EQ(machine_.Find(id_)->end_real_ns, kReal + 60 * kSecond);
+  }
+}
+
 TEST_F(JobMachineTest, TheLifeOfAJob) {
   EXPECT_THAT(machine_.OnSpec(Spec({MakeJob()}), true, At(1)), ElementsAre(Action{Kind::kArm, id_}));
   EXPECT_EQ(State(), JobState::kAccepted);

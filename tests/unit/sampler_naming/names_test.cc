@@ -254,7 +254,7 @@ TEST_F(NamesTest, TheRealChildFindsDebugFiles) {
   Start(NAMES_PROGRAM, 10 * kSecond);
   auto [start, end] = RangeOf("_ZN4shop8CheckoutEi");
   auto whole = Map(TEST_TARGET), stripped = Map(std::string(TEST_TARGET) + ".stripped");
-  auto vdso = symbols::FileCache("/proc", 1, 1).Vdso();
+  auto vdso = symbols::FileCache("/proc", 1).Vdso();
   ASSERT_TRUE(vdso->elf);
   const std::vector<uint64_t> starts = vdso->elf->FunctionStarts(0, UINT64_MAX);
   ASSERT_FALSE(starts.empty());

@@ -21,6 +21,7 @@
 
 #include "bpf/abi/record.h"
 #include "common/base/fd.h"
+#include "local_names.h"
 #include "sampler/symbols/proc_maps.h"
 
 namespace borescope::stacks {
@@ -108,6 +109,7 @@ class AggregatorTest : public ::testing::Test {
     Options options;
     options.max_stacks = max_stacks;
     options.tables = &tables_;
+    options.names = &source_;
     options.on_sample = [this](const NamedSample& s) {
       names_.clear();
       for (const auto& f : *s.frames) names_.push_back(f.name);
@@ -153,7 +155,13 @@ class AggregatorTest : public ::testing::Test {
     return sample;
   }
 
+  void OnSample(const engine::Sample& sample) {
+    aggregator_->OnSample(sample);
+    aggregator_->Poll(sample.time_ns);
+  }
+
   FakeTables tables_;
+  LocalNames source_;
   std::vector<uint64_t> stack_;
   engine::RawStack raw_ = {};
   uint64_t jobs_ = 0;
@@ -167,12 +175,12 @@ class AggregatorTest : public ::testing::Test {
 TEST_F(AggregatorTest, NamesLeavesAndCallers) {
   Start();
   // A return address may be the first byte behind its function; what a signal interrupted, and the trampoline below it, are at their pc.
-  aggregator_->OnSample(Make(1010, {kInner, kOuter + 1, kInner + 1}));
+  OnSample(Make(1010, {kInner, kOuter + 1, kInner + 1}));
   EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "borescope_test_outer", "borescope_test_inner"}));
-  aggregator_->OnSample(Make(1010, {kInner, kOuter}));
+  OnSample(Make(1010, {kInner, kOuter}));
   EXPECT_EQ(names_[0], "borescope_test_inner");
   EXPECT_NE(names_[1], "borescope_test_outer");
-  aggregator_->OnSample(Make(1010, {kInner, kOuter, kInner | USER_FRAME_INTERRUPTED, kOuter}));
+  OnSample(Make(1010, {kInner, kOuter, kInner | USER_FRAME_INTERRUPTED, kOuter}));
   ASSERT_EQ(names_.size(), 4u);
   EXPECT_EQ(names_[1], "borescope_test_outer");
   EXPECT_EQ(names_[2], "borescope_test_inner");
@@ -181,6 +189,102 @@ TEST_F(AggregatorTest, NamesLeavesAndCallers) {
   EXPECT_EQ(stats.collected, 3u);
   EXPECT_EQ(stats.unsymbolized, 0u);
   EXPECT_EQ(stats.truncated, 0u);
+}
+
+// Names come when they come: samples are told in order, as soon as those before them are named, or when they have waited long enough.
+TEST_F(AggregatorTest, SamplesAreToldInOrderWhenTheirNamesAreThere) {
+  Start();
+  OnSample(Make(1010, {kOuter}));  // known from here on
+  ASSERT_EQ(reported_, 1);
+  source_.hold = true;
+  OnSample(Make(1020, {kInner}));
+  OnSample(Make(1030, {kOuter}));
+  EXPECT_EQ(reported_, 1);
+  EXPECT_TRUE(aggregator_->AwaitsNames(3, 1100, false));
+  EXPECT_FALSE(aggregator_->AwaitsNames(3, 1099, false)) << "that window is not over";
+  source_.hold = false;
+  aggregator_->Poll(1040);
+  EXPECT_EQ(reported_, 3);
+  EXPECT_EQ(names_[0], "borescope_test_outer") << "the last one";
+  EXPECT_FALSE(aggregator_->AwaitsNames(3, 1100, false));
+  source_.hold = true;
+  OnSample(Make(1050, {kInner + 1}));
+  aggregator_->Poll(1049 + Aggregator::kNameWaitNs);
+  EXPECT_EQ(reported_, 3);
+  aggregator_->Poll(1050 + Aggregator::kNameWaitNs);
+  EXPECT_EQ(reported_, 4);
+  EXPECT_TRUE(names_[0].find("+0x") != std::string::npos) << names_[0];
+  EXPECT_EQ(aggregator_->stats(3).unsymbolized, 0u) << "that is not known yet";
+  source_.hold = false;
+  aggregator_->Poll(1060 + Aggregator::kNameWaitNs);
+  EXPECT_EQ(aggregator_->stats(3).unsymbolized, 0u);
+  EXPECT_EQ(aggregator_->late_names(), 0u) << "the window is still open";
+}
+
+TEST_F(AggregatorTest, AWindowIsHandedOutWithTheNamesThatAreThere) {
+  Start();
+  source_.hold = true;
+  OnSample(Make(1010, {kInner}));
+  auto closed = aggregator_->CloseWindows(3, 1100, false);
+  ASSERT_EQ(closed.size(), 1u);
+  const profile::Profile& before = closed[0].profile;
+  ASSERT_EQ(before.locations().size(), 1u);
+  EXPECT_TRUE(before.locations()[0].lines.empty());
+  // What is left can be named later: file, place in it, build id.
+  const profile::Mapping& mapping = before.mappings()[before.locations()[0].mapping];
+  EXPECT_EQ(mapping.filename, MapOf(kInner).path);
+  EXPECT_EQ(before.locations()[0].address - mapping.start + mapping.file_offset, kInner - MapOf(kInner).start + MapOf(kInner).offset);
+  EXPECT_FALSE(mapping.build_id.empty());
+  EXPECT_FALSE(mapping.has_functions);
+  EXPECT_EQ(aggregator_->late_names(), 1u);
+  EXPECT_EQ(aggregator_->stats(3).unsymbolized, 1u);
+  source_.hold = false;
+  OnSample(Make(1110, {kInner}));
+  EXPECT_EQ(aggregator_->stats(3).unsymbolized, 1u);
+  closed = aggregator_->CloseWindows(3, 1200, false);
+  ASSERT_EQ(closed.size(), 1u);
+  const profile::Profile& after = closed[0].profile;
+  EXPECT_EQ(after.functions()[after.locations()[0].lines.at(0).function].name, "borescope_test_inner");
+}
+
+TEST_F(AggregatorTest, InlinedFunctionsAreLinesOfOneLocation) {
+  Start();
+  source_.hold = true;
+  OnSample(Make(1010, {kInner, kOuter + 1}));
+  ASSERT_EQ(source_.answers.size(), 2u);
+  naming::Names::Answer lines = source_.answers[0];
+  source_.answers[0].last = false;  // the symbol first
+  lines.names = {naming::Outcome::kLine, {{"tiny", "tiny", "/src/tiny.h", 12, 10}, {"borescope_test_inner", "borescope_test_inner", "/src/inner.cc", 34, 30}}};
+  source_.hold = false;
+  aggregator_->Poll(1011);
+  EXPECT_EQ(reported_, 0) << "lines may come";
+  EXPECT_TRUE(aggregator_->AwaitsNames(3, 1100, false));
+  source_.answers.push_back(lines);
+  aggregator_->Poll(1012);
+  EXPECT_EQ(names_, (std::vector<std::string>{"tiny", "borescope_test_inner", "borescope_test_outer"}));
+  auto closed = aggregator_->CloseWindows(3, 1100, false);
+  ASSERT_EQ(closed.size(), 1u);
+  const profile::Profile& p = closed[0].profile;
+  ASSERT_EQ(p.samples()[0].locations.size(), 2u);
+  const profile::Location& leaf = p.locations()[p.samples()[0].locations[0]];
+  ASSERT_EQ(leaf.lines.size(), 2u);
+  EXPECT_EQ(p.functions()[leaf.lines[0].function], (profile::Function{"tiny", "tiny", "/src/tiny.h", 10}));
+  EXPECT_EQ(leaf.lines[0].line, 12);
+  EXPECT_EQ(leaf.lines[1].line, 34);
+  EXPECT_TRUE(p.mappings()[leaf.mapping].has_filenames);
+  EXPECT_TRUE(p.mappings()[leaf.mapping].has_line_numbers);
+}
+
+// The answers of a file are for all processes that map it, and each address is asked for once.
+TEST_F(AggregatorTest, AnAddressIsAskedForOnce) {
+  Start();
+  OnSample(Make(1010, {kInner}));
+  OnSample(Make(1010, {kInner, kOuter + 1}));
+  aggregator_->OnFork({1020, getpid(), kGone, 1, 7});
+  auto s = Make(1030, {kInner});
+  s.tgid = kGone;
+  OnSample(s);
+  EXPECT_EQ(source_.asked.size(), 2u);
 }
 
 TEST_F(AggregatorTest, FilesAreAskedForBeforeTheirFirstSample) {
@@ -215,7 +319,7 @@ TEST_F(AggregatorTest, FilesAreAskedForBeforeTheirFirstSample) {
   auto s = Make(1010, {kInner});
   s.end_reason = LOSS_TABLES_NOT_READY;
   s.missing = &missing;
-  aggregator_->OnSample(s);
+  OnSample(s);
   ASSERT_EQ(tables_.wanted.size(), 1u);
   EXPECT_EQ(tables_.wanted[0].first.inode, 4711u);
   EXPECT_EQ(tables_.wanted[0].second, map.path);
@@ -223,10 +327,10 @@ TEST_F(AggregatorTest, FilesAreAskedForBeforeTheirFirstSample) {
 
   // Another version of it is another file.
   missing.key.size += 1;
-  aggregator_->OnSample(s);
+  OnSample(s);
   missing.key.size -= 1;
   missing.key.mtime_sec -= 1;
-  aggregator_->OnSample(s);
+  OnSample(s);
   EXPECT_EQ(tables_.wanted.size(), 1u);
 }
 
@@ -267,7 +371,7 @@ TEST_F(AggregatorTest, AFileWrittenAnewInPlaceIsAnotherFile) {
     auto s = Make(1010, {reinterpret_cast<uint64_t>(code) + address_of(space == 1 ? "one" : "two")});
     s.tgid = tgid;
     s.space = space;
-    aggregator_->OnSample(s);
+    OnSample(s);
     struct statfs fs;
     ASSERT_EQ(fstatfs(fd.get(), &fs), 0);
     ASSERT_FALSE(tables_.wanted.empty());
@@ -292,7 +396,7 @@ TEST_F(AggregatorTest, AFileWrittenAnewInPlaceIsAnotherFile) {
   auto s = Make(1020, {missing.start});
   s.end_reason = LOSS_TABLES_NOT_READY;
   s.missing = &missing;
-  aggregator_->OnSample(s);
+  OnSample(s);
   ASSERT_EQ(tables_.wanted.size(), 1u);
   EXPECT_EQ(tables_.wanted[0].first.mtime_sec, st.st_mtim.tv_sec);
   EXPECT_EQ(tables_.built.back(), st.st_mtim.tv_sec);
@@ -325,7 +429,7 @@ TEST_F(AggregatorTest, MappedMemoryTellsNothing) {
   auto s = Make(1010, {missing.start + 8});
   s.end_reason = LOSS_TABLES_NOT_READY;
   s.missing = &missing;
-  aggregator_->OnSample(s);
+  OnSample(s);
   if (access("/proc/self/map_files", X_OK) != 0 || geteuid() != 0) GTEST_SKIP() << "may not look at mappings";
   ASSERT_EQ(tables_.wanted.size(), 1u);
   EXPECT_EQ(std::memcmp(&tables_.wanted[0].first, &missing.key, sizeof(missing.key)), 0);
@@ -335,7 +439,7 @@ TEST_F(AggregatorTest, MappedMemoryTellsNothing) {
 
 TEST_F(AggregatorTest, SamplesWaitForTheirTables) {
   Start();
-  aggregator_->OnSample(MakeRaw(1010));
+  OnSample(MakeRaw(1010));
   EXPECT_EQ(aggregator_->held(3), 1u);
   EXPECT_EQ(aggregator_->stats(3).collected, 0u);
   aggregator_->Poll(1020);
@@ -363,22 +467,22 @@ TEST_F(AggregatorTest, SamplesWaitForTheirTables) {
 TEST_F(AggregatorTest, ATableThatIsThereAlreadyIsUsedAtOnce) {
   Start();
   tables_.state = unwind::Tables::State::kReady;
-  aggregator_->OnSample(MakeRaw(1010));
+  OnSample(MakeRaw(1010));
   EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "borescope_test_outer"}));
   // A recorded piece that is too short: with tables the kernel would have gone on.
-  aggregator_->OnSample(MakeRaw(1011, 8));
+  OnSample(MakeRaw(1011, 8));
   EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner", "[truncated: tables not ready]"}));
   // Frames from the kernel are used as they are, whatever else the sample carries.
   auto s = MakeRaw(1012);
   s.end_reason = LOSS_NONE;
-  aggregator_->OnSample(s);
+  OnSample(s);
   EXPECT_EQ(names_, (std::vector<std::string>{"borescope_test_inner"}));
 }
 
 TEST_F(AggregatorTest, NoSampleWaitsForEver) {
   Start();
   // Five seconds.
-  aggregator_->OnSample(MakeRaw(1010));
+  OnSample(MakeRaw(1010));
   aggregator_->Poll(1010 + Aggregator::kHoldNs);
   EXPECT_EQ(reported_, 0);
   aggregator_->Poll(1011 + Aggregator::kHoldNs);
@@ -392,7 +496,7 @@ TEST_F(AggregatorTest, NoSampleWaitsForEver) {
   aggregator_->StartJob(4, options);
   auto s = MakeRaw(1110);
   s.job_mask = 1 << 3 | 1 << 4;
-  aggregator_->OnSample(s);
+  OnSample(s);
   auto closed = aggregator_->CloseWindows(3, 1200, false);
   EXPECT_EQ(jobs_, 1u << 3);
   EXPECT_EQ(aggregator_->held(3), 0u);
@@ -409,7 +513,7 @@ TEST_F(AggregatorTest, NoSampleWaitsForEver) {
   tables_.state = unwind::Tables::State::kPending;
   constexpr size_t kBytes = 64 << 10;
   size_t most = Aggregator::kMaxHeldBytes / kBytes;
-  for (size_t i = 0; i < most + 8; ++i) aggregator_->OnSample(MakeRaw(1301, kBytes));
+  for (size_t i = 0; i < most + 8; ++i) OnSample(MakeRaw(1301, kBytes));
   EXPECT_LE(aggregator_->held(3), most);
   EXPECT_GE(aggregator_->held(3), most - 8);
   EXPECT_EQ(aggregator_->held(3) + aggregator_->stats(3).loss[LOSS_TABLES_NOT_READY].count, most + 8 + 2);
@@ -417,7 +521,7 @@ TEST_F(AggregatorTest, NoSampleWaitsForEver) {
   aggregator_->Exclude(3, 7);
   EXPECT_EQ(aggregator_->held(3), 0u);
   s.time_ns = 1302;
-  aggregator_->OnSample(s);
+  OnSample(s);
   EXPECT_EQ(aggregator_->held(4), 1u);
   aggregator_->StopJob(4);
   EXPECT_EQ(aggregator_->held(4), 0u);
@@ -431,7 +535,7 @@ TEST_F(AggregatorTest, CutsSayWhereAndWhy) {
   auto cut = [&](borescope_loss reason, std::vector<uint64_t> pcs) {
     auto s = Make(1010, pcs);
     s.end_reason = reason;
-    aggregator_->OnSample(s);
+    OnSample(s);
   };
   for (int i = 0; i < 3; ++i) cut(LOSS_UNSUPPORTED_RULE, {kInner, kOuter + 1});
   cut(LOSS_UNSUPPORTED_RULE, {kInner});
@@ -472,7 +576,7 @@ TEST_F(AggregatorTest, CutsInTooManyPlacesAreNamed) {
     auto s = Make(1010, {event.start + 8});
     s.end_reason = reason;
     s.job_mask = jobs;
-    aggregator_->OnSample(s);
+    OnSample(s);
   };
   aggregator_->OnFound({1000, getpid(), 1, 7, "me"});
   cut_in(0, LOSS_BAD_CFA, 1 << 4);
@@ -495,8 +599,8 @@ TEST_F(AggregatorTest, CutsInTooManyPlacesAreNamed) {
 TEST_F(AggregatorTest, AJobBegunAnewKeepsWhatIsKnownOfProcesses) {
   Start();
   aggregator_->OnFork({1000, getpid(), kGone, 1, 7});
-  aggregator_->OnSample(Make(1010, {kInner}));
-  aggregator_->OnSample(MakeRaw(1011));
+  OnSample(Make(1010, {kInner}));
+  OnSample(MakeRaw(1011));
   JobOptions again;
   again.start_mono_ns = 1020;
   again.window_ns = 100;
@@ -506,23 +610,23 @@ TEST_F(AggregatorTest, AJobBegunAnewKeepsWhatIsKnownOfProcesses) {
   EXPECT_EQ(tables_.released, 0);
   auto s = Make(1030, {kInner});
   s.tgid = kGone;
-  aggregator_->OnSample(s);
+  OnSample(s);
   EXPECT_EQ(names_[0], "borescope_test_inner");
 }
 
 TEST_F(AggregatorTest, WindowsAreAlignedAndSumUp) {
   Start();
   std::vector<uint64_t> kernel{0xffffffff81000500, 0xffffffff81000600};
-  for (int64_t t : {1000, 1099, 1100, 1250}) aggregator_->OnSample(Make(t, {}, kernel));
+  for (int64_t t : {1000, 1099, 1100, 1250}) OnSample(Make(t, {}, kernel));
   auto other = Make(1050, {}, kernel);
   other.cgroup_id = 8;
-  aggregator_->OnSample(other);
+  OnSample(other);
   aggregator_->Exclude(3, 9);
   other.cgroup_id = 9;
-  aggregator_->OnSample(other);
+  OnSample(other);
   other.cgroup_id = 8;
   other.job_mask = 1 << 4;  // nobody's
-  aggregator_->OnSample(other);
+  OnSample(other);
 
   auto closed = aggregator_->CloseWindows(3, 1199, false);
   ASSERT_EQ(closed.size(), 2u);
@@ -535,7 +639,7 @@ TEST_F(AggregatorTest, WindowsAreAlignedAndSumUp) {
   EXPECT_EQ(closed[0].profile.period, 10'000'000);
   EXPECT_EQ(closed[0].profile.default_sample_type, "cpu");
   EXPECT_EQ(closed[1].cgroup_id, 8u);
-  aggregator_->OnSample(Make(1001, {}, kernel));  // late: its window is closed, it goes into the oldest open one
+  OnSample(Make(1001, {}, kernel));  // late: its window is closed, it goes into the oldest open one
   closed = aggregator_->CloseWindows(3, 1270, true);
   ASSERT_EQ(closed.size(), 2u);
   EXPECT_EQ(closed[0].start_mono_ns, 1100);
@@ -548,11 +652,11 @@ TEST_F(AggregatorTest, WindowsAreAlignedAndSumUp) {
 
 TEST_F(AggregatorTest, SplitsByProcess) {
   Start(1000, true);
-  aggregator_->OnSample(Make(1001, {}, {0xffffffff81000500}));
+  OnSample(Make(1001, {}, {0xffffffff81000500}));
   auto other = Make(1002, {}, {0xffffffff81000500});
   other.tgid = kGone;
   other.comm = "gone";
-  aggregator_->OnSample(other);
+  OnSample(other);
   auto closed = aggregator_->CloseWindows(3, 2000, false);
   ASSERT_EQ(closed.size(), 2u);
   EXPECT_EQ(closed[0].tgid, getpid());
@@ -583,7 +687,7 @@ TEST_F(AggregatorTest, AProcessIsNamedAfterItsDeath) {
   s.tgid = kGone;
   s.space = 2;
   s.cgroup_id = 0;
-  aggregator_->OnSample(s);
+  OnSample(s);
   ASSERT_FALSE(names_.empty());
   EXPECT_EQ(names_[0], "borescope_test_outer");
   auto closed = aggregator_->CloseWindows(3, 2000, false);
@@ -601,14 +705,14 @@ TEST_F(AggregatorTest, ForkSharesAndExecReplaces) {
   aggregator_->OnFork({1001, getpid(), kGone, 1, 7});
   auto s = Make(1002, {pc});
   s.tgid = kGone;
-  aggregator_->OnSample(s);
+  OnSample(s);
   ASSERT_FALSE(names_.empty());
   EXPECT_EQ(names_[0], "borescope_test_outer");
   aggregator_->OnExec({1003, kGone, 2, 1, 7, "other"});
   s = Make(1004, {pc});
   s.tgid = kGone;
   s.space = 2;
-  aggregator_->OnSample(s);
+  OnSample(s);
   EXPECT_TRUE(names_[0].starts_with("[unknown]+0x")) << names_[0];
   EXPECT_EQ(aggregator_->stats(3).unsymbolized, 1u);
 }
@@ -617,7 +721,7 @@ TEST_F(AggregatorTest, ForkSharesAndExecReplaces) {
 TEST_F(AggregatorTest, ANewMappingReplacesTheOld) {
   Start();
   auto pc = kOuter + 1;
-  aggregator_->OnSample(Make(1001, {pc}));
+  OnSample(Make(1001, {pc}));
   EXPECT_EQ(names_[0], "borescope_test_outer");
   engine::Mmap mmap;
   mmap.time_ns = 1002;
@@ -626,13 +730,13 @@ TEST_F(AggregatorTest, ANewMappingReplacesTheOld) {
   mmap.length = 0x1000;
   mmap.path = "//anon";
   aggregator_->OnMmap(mmap);
-  aggregator_->OnSample(Make(1003, {pc}));
+  OnSample(Make(1003, {pc}));
   EXPECT_TRUE(names_[0].starts_with("[anonymous]+0x")) << names_[0];
 }
 
 TEST_F(AggregatorTest, AFullTableIsALossAndMakesRoomLater) {
   Start(8);
-  for (uint64_t i = 0; i < 20; ++i) aggregator_->OnSample(Make(1001, {}, {0xffffffff81000500 + i}));
+  for (uint64_t i = 0; i < 20; ++i) OnSample(Make(1001, {}, {0xffffffff81000500 + i}));
   JobStats stats = aggregator_->stats(3);
   EXPECT_EQ(stats.collected, 8u);
   EXPECT_EQ(stats.loss[LOSS_STACK_TABLE_FULL].count, 12u);
@@ -640,7 +744,7 @@ TEST_F(AggregatorTest, AFullTableIsALossAndMakesRoomLater) {
   auto closed = aggregator_->CloseWindows(3, 1100, false);
   ASSERT_EQ(closed.size(), 1u);
   EXPECT_EQ(closed[0].profile.Total(0), 8);
-  for (uint64_t i = 0; i < 8; ++i) aggregator_->OnSample(Make(5'000'000'000, {}, {0xffffffff81100500 + i}));
+  for (uint64_t i = 0; i < 8; ++i) OnSample(Make(5'000'000'000, {}, {0xffffffff81100500 + i}));
   EXPECT_EQ(aggregator_->stats(3).collected, 16u);
   EXPECT_EQ(aggregator_->CloseWindows(3, 6'000'000'000, true)[0].profile.samples().size(), 8u);
 }
@@ -652,18 +756,18 @@ TEST_F(AggregatorTest, FramesBeyondTheLimitAreALoss) {
   uint64_t at = 0xffffffff81000500;
   for (int i = 0; i < 300; ++i) {
     for (uint64_t& pc : kernel) pc = at += 16;
-    aggregator_->OnSample(Make(1001, {}, kernel));
+    OnSample(Make(1001, {}, kernel));
   }
   auto stats = aggregator_->stats(3);
   EXPECT_GE(stats.collected, 256u);
   EXPECT_LE(stats.collected, 257u);
   EXPECT_EQ(stats.loss[LOSS_STACK_TABLE_FULL].count, 300 - stats.collected);
   auto unknown = Make(1002, {0x1000});  // a new leaf has no room either
-  aggregator_->OnSample(unknown);
+  OnSample(unknown);
   EXPECT_EQ(aggregator_->stats(3).loss[LOSS_STACK_TABLE_FULL].count, 301 - stats.collected);
   aggregator_->CloseWindows(3, 1100, false);
   unknown.time_ns = 5'000'000'000;
-  aggregator_->OnSample(unknown);
+  OnSample(unknown);
   EXPECT_EQ(aggregator_->stats(3).collected, stats.collected + 1);
 }
 
@@ -671,7 +775,7 @@ TEST_F(AggregatorTest, ACutHasAFrameAtTheRoot) {
   Start();
   auto s = Make(1001, {}, {0xffffffff81000500});
   s.end_reason = LOSS_NO_USER_REGS;
-  aggregator_->OnSample(s);
+  OnSample(s);
   EXPECT_EQ(names_.back(), "[truncated: user registers not available]");
   EXPECT_EQ(aggregator_->stats(3).loss[LOSS_NO_USER_REGS].count, 1u);
   EXPECT_EQ(aggregator_->stats(3).truncated, 1u);
@@ -695,14 +799,14 @@ TEST_F(AggregatorTest, PerfMapsNameCodeMadeAtRunTime) {
   };
   line(base, "jit_first");
   Start();
-  aggregator_->OnSample(Make(1001, {base + 5}));
+  OnSample(Make(1001, {base + 5}));
   EXPECT_EQ(names_[0], "jit_first");
-  aggregator_->OnSample(Make(1002, {base + 0x85}));
+  OnSample(Make(1002, {base + 0x85}));
   EXPECT_TRUE(names_[0].starts_with("[anonymous]+0x")) << names_[0];
   line(base + 0x80, "jit_second");
-  aggregator_->OnSample(Make(2'000'001'002, {base + 0x86}));
+  OnSample(Make(2'000'001'002, {base + 0x86}));
   EXPECT_EQ(names_[0], "jit_second");
-  aggregator_->OnSample(Make(2'000'001'003, {base + 0x85}));  // what had no name is looked up again
+  OnSample(Make(2'000'001'003, {base + 0x85}));  // what had no name is looked up again
   EXPECT_EQ(names_[0], "jit_second");
   unlink(path.c_str());
   munmap(page, 4096);
@@ -726,7 +830,7 @@ TEST_F(AggregatorTest, PerfMapsAreBounded) {
     }
   }
   Start();
-  aggregator_->OnSample(Make(1001, {base + 5}));
+  OnSample(Make(1001, {base + 5}));
   EXPECT_EQ(names_[0], "jit_first");
   size_t before = aggregator_->memory_bytes();
   EXPECT_GT(before, 4'000'000u);
@@ -741,7 +845,7 @@ TEST_F(AggregatorTest, PerfMapsAreBounded) {
     aggregator_->OnMmap(mmap);
     auto s = Make(1004, {base + 6});
     s.tgid = child;
-    aggregator_->OnSample(s);
+    OnSample(s);
     EXPECT_EQ(names_[0], "jit_first");
   }
   EXPECT_LT(aggregator_->memory_bytes(), before + 1'000'000);
@@ -752,11 +856,11 @@ TEST_F(AggregatorTest, PerfMapsAreBounded) {
 TEST_F(AggregatorTest, IdleGivesItsMemoryBack) {
   Start();
   size_t empty = aggregator_->memory_bytes();
-  for (uint64_t i = 0; i < 500; ++i) aggregator_->OnSample(Make(1001, {}, {0xffffffff81000500 + i}));
+  for (uint64_t i = 0; i < 500; ++i) OnSample(Make(1001, {}, {0xffffffff81000500 + i}));
   EXPECT_GT(aggregator_->memory_bytes(), empty + 10000);
   aggregator_->StopJob(3);
   EXPECT_LE(aggregator_->memory_bytes(), empty + 100);
-  aggregator_->OnSample(Make(1001, {}, {0xffffffff81000500}));
+  OnSample(Make(1001, {}, {0xffffffff81000500}));
   EXPECT_EQ(aggregator_->stats(3).collected, 0u);
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/fd.h"
+#include "local_names.h"
 #include "random_profile.h"
 #include "sampler/stacks/aggregator.h"
 #include "sampler/symbols/proc_maps.h"
@@ -161,7 +162,9 @@ TEST(SingleStep, EveryStackIsWhole) {
   borescope_loss got_reason = LOSS_NONE;
   LocalTables tables;
   Options options;
+  LocalNames names;
   options.tables = &tables;
+  options.names = &names;
   options.on_sample = [&](const NamedSample& s) {
     got = *s.frames;
     got_reason = s.end_reason;
@@ -193,6 +196,7 @@ TEST(SingleStep, EveryStackIsWhole) {
     sample.raw = &raw;
     got.clear();
     aggregator->OnSample(sample);
+    aggregator->Poll(sample.time_ns);
 
     std::vector<std::string> expected{truth.Name(regs.rip)};
     for (size_t i = calls.size(); i-- > 0;) expected.push_back(truth.Name(calls[i].address - 1));

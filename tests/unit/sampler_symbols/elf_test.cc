@@ -138,7 +138,7 @@ TEST(ElfFile, PrefersTheNamePeopleKnow) {
 }
 
 TEST(ElfFile, VdsoHasItsFunctions) {
-  FileCache files("/proc", 10, 1 << 20);
+  FileCache files("/proc", 10);
   auto vdso = files.Vdso();
   ASSERT_TRUE(vdso->elf) << vdso->problem;
   bool found = false;
@@ -319,9 +319,9 @@ TEST(FileCache, DoesNotUseAReplacedFile) {
   ASSERT_EQ(sscanf(lines.at(0).c_str(), "%u %u %lu", &request.id.device_major, &request.id.device_minor, &request.id.inode), 3);
   request.pid = getpid();
   request.path = path;
-  FileCache files("/proc", 10, 1 << 20);
+  FileCache files("/proc", 10);
   EXPECT_TRUE(files.Get(request)->elf);
-  FileCache others("/proc", 10, 1 << 20);
+  FileCache others("/proc", 10);
   ASSERT_EQ(system(("cp /bin/false " + path + ".new && mv " + path + ".new " + path).c_str()), 0);
   auto file = others.Get(request);
   EXPECT_FALSE(file->elf);
@@ -332,7 +332,7 @@ TEST(FileCache, DoesNotUseAReplacedFile) {
 
 // Of a mapping the kernel may tell the build id only, and anybody can make another file that bears it.
 TEST(FileCache, SameBuildIdIsNotTheSameFile) {
-  FileCache files("/proc", 10, 1 << 20);
+  FileCache files("/proc", 10);
   std::vector<std::shared_ptr<MappedFile>> got;
   std::string build_id;
   for (const char* name : {"a", "b"}) {
@@ -384,7 +384,7 @@ TEST(FileCache, AFileWrittenAnewInPlaceIsAnotherFile) {
   ASSERT_EQ(sscanf(lines.at(0).c_str(), "%u %u %lu", &request.id.device_major, &request.id.device_minor, &request.id.inode), 3);
   request.pid = getpid();
   request.path = path;
-  FileCache files("/proc", 10, 1 << 20);
+  FileCache files("/proc", 10);
   auto first = files.Get(request);
   ASSERT_TRUE(first->elf);
   EXPECT_EQ(files.Get(request), first);
@@ -423,7 +423,7 @@ TEST(FileCache, WhatIsNoElfFileIsOpenedOnce) {
   request.end = request.start + bytes.size();
   request.id = {major(st.st_dev), minor(st.st_dev), st.st_ino};
   request.path = "/memfd:code (deleted)";
-  FileCache files("/proc", 10, 1 << 20);
+  FileCache files("/proc", 10);
   auto first = files.Get(request);
   if (first->problem.find("Operation not permitted") != std::string::npos) GTEST_SKIP() << first->problem;
   EXPECT_TRUE(first->opened);
@@ -449,37 +449,8 @@ TEST(FileCache, OpensNoFifo) {
   EXPECT_EQ(fd.error().message, "not a regular file");
 }
 
-// Tables that are in use side by side are not built again and again, though they are beyond the limit; they are within four times it.
-TEST(FileCache, KeepsTablesInUse) {
-  std::vector<std::shared_ptr<MappedFile>> held;
-  FileCache opener("/proc", 10, 1);
-  for (const char* name : {"/bin/true", "/bin/false", "/bin/cat", "/bin/ls", "/bin/cp", "/bin/mv"}) {
-    auto lines = Lines(std::string("stat -L -c '%Hd %Ld %i' ") + name);
-    FileRequest request;
-    ASSERT_EQ(sscanf(lines.at(0).c_str(), "%u %u %lu", &request.id.device_major, &request.id.device_minor, &request.id.inode), 3);
-    request.pid = getpid();
-    request.path = name;
-    held.push_back(opener.Get(request));
-    ASSERT_TRUE(held.back()->elf);
-  }
-  size_t largest = 0;
-  for (auto& file : held) {
-    file->elf->eh_frame();
-    largest = std::max(largest, file->elf->memory_bytes());
-  }
-  FileCache files("/proc", 10, largest);
-  size_t two = held[0]->elf->memory_bytes() + held[1]->elf->memory_bytes();
-  for (int i = 0; i < 3; ++i) {
-    files.Touch(held[0]);
-    files.Touch(held[1]);
-    EXPECT_EQ(files.memory_bytes(), two);
-  }
-  for (auto& file : held) files.Touch(file);
-  EXPECT_LE(files.memory_bytes(), 4 * largest);
-}
-
 TEST(FileCache, IsBounded) {
-  FileCache files("/proc", 3, 1 << 20);
+  FileCache files("/proc", 3);
   std::vector<std::shared_ptr<MappedFile>> held;
   for (const char* name : {"/bin/true", "/bin/false", "/bin/cat", "/bin/ls", "/bin/cp"}) {
     auto lines = Lines(std::string("stat -L -c '%Hd %Ld %i' ") + name);

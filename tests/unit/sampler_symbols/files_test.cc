@@ -105,7 +105,7 @@ int OpenWhatHangs(const std::string& directory) {
   request.id = {.device_major = 0, .device_minor = 1, .inode = 2};
   request.path = path;
   const int64_t start = NowNs(CLOCK_MONOTONIC);
-  FileCache files("/proc", 10, 1 << 20);
+  FileCache files("/proc", 10);
   auto file = files.Get(request);
   printf("%s\n", file->problem.c_str());
   const bool opened = file->elf || OpenInRoot("/proc", getpid(), path).ok() || OpenInRoot("/proc", getpid(), directory + "/other").ok();
