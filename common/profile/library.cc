@@ -54,10 +54,6 @@ std::string_view BaseName(std::string_view path) { return path.substr(path.rfind
 
 bool IsHex(std::string_view s) { return s.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
 
-bool IsAnonymous(std::string_view mapping) {
-  return mapping.empty() || mapping.starts_with("//anon") || mapping.starts_with("[anon") || mapping == "[heap]" || mapping.starts_with("[stack");
-}
-
 bool IsLibraryFile(std::string_view mapping) {
   if (IsAnonymous(mapping)) return false;
   if (mapping[0] == '[') return true;  // the kernel, a module of it, the vDSO
@@ -132,6 +128,10 @@ bool IsLibraryName(const FrameText& frame) {
 }
 
 }  // namespace
+
+bool IsAnonymous(std::string_view mapping) {
+  return mapping.empty() || mapping.starts_with("//anon") || mapping.starts_with("[anon") || mapping == "[heap]" || mapping.starts_with("[stack");
+}
 
 FrameKind Classify(const FrameText& frame) {
   if (frame.mapping.empty() && frame.name.starts_with("[truncated: ")) return FrameKind::kCut;

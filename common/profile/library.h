@@ -25,4 +25,7 @@ struct FrameText {
 // application's: so is what a runtime interprets or compiles.
 FrameKind Classify(const FrameText& frame);
 
+// Whether a mapping is of no file: code that was made at run time, or that nobody knows.
+bool IsAnonymous(std::string_view mapping);
+
 }  // namespace borescope::profile

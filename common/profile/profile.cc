@@ -34,7 +34,7 @@ uint64_t Hash(const Function& f) {
 }
 
 uint64_t Hash(const Location& l) {
-  uint64_t h = Mix(l.mapping, l.address);
+  uint64_t h = Mix(Mix(l.mapping, l.address), l.function_start);
   for (const Line& line : l.lines) h = Mix(Mix(h, line.function), static_cast<uint64_t>(line.line));
   return h;
 }
@@ -59,6 +59,16 @@ uint32_t Intern(std::vector<Row>& rows, RowIndex& index, const Row& row) {
 std::string_view BaseName(std::string_view path) {
   size_t slash = path.rfind('/');
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+// The name of a top table's row.
+std::string RowName(const Profile& profile, const Location& location, size_t line_index) {
+  if (!location.lines.empty()) return FrameName(profile, location, line_index);
+  if (location.mapping == kNone) return "[unknown]";
+  if (IsAnonymous(profile.mappings()[location.mapping].filename)) return "[anonymous]";
+  Location function = location;
+  if (location.function_start != 0) function.address = location.function_start;
+  return FrameName(profile, function);
 }
 
 }  // namespace
@@ -126,6 +136,7 @@ bool Profile::Merge(const Profile& other) {
     translated.mapping = location.mapping == kNone ? kNone : mapping_of[location.mapping];
     translated.address = location.address;
     translated.lines = location.lines;
+    translated.function_start = location.function_start;
     for (Line& line : translated.lines) {
       if (line.function != kNone) line.function = function_of[line.function];
     }
@@ -230,7 +241,7 @@ std::vector<TopRow> Top(const Profile& profile, size_t value_index, size_t limit
       }
       if (new_kind) kind->second = Classify(text);
       std::string_view path = text.source.empty() ? text.mapping : text.source;
-      auto [row, new_row] = row_index.try_emplace(std::pair(FrameName(profile, location, i), std::string(path)), static_cast<uint32_t>(rows.size()));
+      auto [row, new_row] = row_index.try_emplace(std::pair(RowName(profile, location, i), std::string(path)), static_cast<uint32_t>(rows.size()));
       if (new_row) {
         rows.push_back({});
         rows.back().function = row->first.first;

@@ -46,6 +46,7 @@ struct Location {
   uint32_t mapping = kNone;
   uint64_t address = 0;
   std::vector<Line> lines;  // innermost (inlined) first; empty: not symbolized
+  uint64_t function_start = 0;  // not symbolized: where its function begins, if that is known. Not part of a pprof
   auto operator<=>(const Location&) const = default;
 };
 
@@ -147,7 +148,8 @@ struct TopRow {
 std::string TopLocation(const TopRow& row);
 std::string TopFunctionName(const TopRow& row);
 
-// Rows by own time, largest first, for values[value_index].
+// Rows by own time, largest first, for values[value_index]. Code without a name is one row for each function whose borders are known
+// ("app+0x1240", where it begins), for each address else; outside of files one for all ("[anonymous]", "[unknown]").
 std::vector<TopRow> Top(const Profile& profile, size_t value_index, size_t limit);
 
 }  // namespace borescope::profile

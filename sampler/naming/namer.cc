@@ -9,6 +9,7 @@
 
 #include "common/base/strings.h"
 #include "sampler/symbols/demangle.h"
+#include "sampler/symbols/eh_frame.h"
 
 namespace borescope::naming {
 namespace {
@@ -184,6 +185,9 @@ AddressNames Namer::Find(uint64_t vaddr, bool lines) {
     if (names.outcome != Outcome::kLinesFailed) names.outcome = lines && has_debug_ && !info_ ? Outcome::kLinesFailed : Outcome::kSymbol;
   } else {
     names.outcome = has_symbols_ || info_ ? Outcome::kGap : Outcome::kStripped;
+    if (const symbols::EhFrame* functions = main_->eh_frame()) {
+      if (auto function = functions->Find(vaddr)) names.start = function->start;
+    }
   }
   return names;
 }

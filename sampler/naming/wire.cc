@@ -79,7 +79,7 @@ std::string_view OutcomeLabel(Outcome outcome) { return kTable[static_cast<size_
 std::string_view OutcomeText(Outcome outcome) { return kTable[static_cast<size_t>(outcome)].second; }
 
 size_t EncodedBytes(const AddressNames& names) {
-  size_t bytes = 2;
+  size_t bytes = 10;
   for (const NamedLine& line : names.lines) bytes += 14 + line.function.size() + line.system_name.size() + line.file.size();
   return bytes;
 }
@@ -93,6 +93,7 @@ std::string Encode(const NameReply& reply) {
       out.Number(static_cast<uint16_t>(reply.names.size()));
       for (const AddressNames& names : reply.names) {
         out.Number(static_cast<uint8_t>(names.outcome));
+        out.Number(names.start);
         const size_t count = std::min(names.lines.size(), kMaxInlined);
         out.Number(static_cast<uint8_t>(count));
         for (size_t i = names.lines.size() - count; i < names.lines.size(); ++i) {
@@ -139,6 +140,7 @@ std::optional<NameReply> Decode(std::string_view bytes) {
       for (size_t i = 0; i < count && in.ok() && ok; ++i) {
         AddressNames& names = reply.names.emplace_back();
         names.outcome = ReadOutcome(in, &ok);
+        names.start = in.Number<uint64_t>();
         const size_t lines = in.Number<uint8_t>();
         if (lines > kMaxInlined) return std::nullopt;
         for (size_t k = 0; k < lines && in.ok(); ++k) {

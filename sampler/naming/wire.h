@@ -49,6 +49,7 @@ struct NamedLine {
 struct AddressNames {
   Outcome outcome = Outcome::kGap;
   std::vector<NamedLine> lines;  // innermost (inlined) first, the last is the function that is there; empty: no name
+  uint64_t start = 0;            // without a name: where the function begins by call frame information; 0: unknown
   bool operator==(const AddressNames&) const = default;
 };
 

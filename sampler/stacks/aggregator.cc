@@ -895,6 +895,7 @@ profile::Profile AggregatorImpl::BuildProfile(const JobOptions& options, const O
       location.mapping = add_mapping(*frame.mapping);
     }
     if (frame.kind != Frame::Kind::kCut) location.address = frame.address;
+    if (auto within = frames_.Within(frame)) location.function_start = frame.address - *within;
     for (const Line& line : frames_.lines(frame.name)) {
       auto [f, new_function] = functions.try_emplace(line.function);
       if (new_function) {

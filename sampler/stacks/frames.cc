@@ -73,6 +73,7 @@ std::vector<uint32_t> Frames::TakeNames() {
     Name& name = known_[it->second];
     if (name.state == Name::State::kDone) continue;
     const bool waited = name.state == Name::State::kWaiting;
+    if (answer.names.start != 0 && answer.names.start <= name.linked) name.start = answer.names.start;
     if (!answer.names.lines.empty()) {
       lines_ += answer.names.lines.size() - name.lines.size();
       name.lines.clear();

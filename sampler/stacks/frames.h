@@ -45,6 +45,7 @@ struct Name {
   std::vector<Line> lines;                    // innermost (inlined) first; empty: no name
   std::shared_ptr<symbols::MappedFile> file;  // null: was named at once
   uint64_t linked = 0;
+  uint64_t start = 0;  // without a name: where its function begins, as linked; 0: unknown
 };
 
 // One program counter of one mapping.
@@ -73,6 +74,11 @@ class Frames {
   const Frame& operator[](uint32_t index) const { return frames_[index]; }
   const FunctionName& function(uint32_t index) const { return functions_[index]; }
   std::span<const Line> lines(uint32_t name) const { return name == kNoName ? std::span<const Line>() : std::span<const Line>(known_[name].lines); }
+  // How far within its function the address of a frame without a name lies; nothing: unknown.
+  std::optional<uint64_t> Within(const Frame& frame) const {
+    if (frame.name == kNoName || !known_[frame.name].lines.empty() || known_[frame.name].start == 0) return std::nullopt;
+    return frame.linked - known_[frame.name].start;
+  }
   Name::State state(uint32_t name) const { return name == kNoName ? Name::State::kDone : known_[name].state; }
   bool pending(const Frame& frame) const { return state(frame.name) != Name::State::kDone; }
   size_t pending() const { return pending_; }  // names

@@ -102,6 +102,25 @@ TEST(ProfileTest, TopCountsRecursionOnceAndOwnTimeAtTheLeaf) {
   EXPECT_EQ(Top(p, 1, 2).size(), 2u);
 }
 
+TEST(ProfileTest, CodeWithoutANameIsARowForEachFunction) {
+  Profile p = CpuProfile();
+  uint32_t app = p.AddMapping({0x400000, 0x500000, 0x1000, "/bin/stripped", "", false}), anon = p.AddMapping({0x700000, 0x800000, 0, "//anon", "", false});
+  for (uint64_t address : {0x400240, 0x400250, 0x4002ff}) Add(p, {p.AddLocation({app, address, {}, 0x400240})}, 1, 10);
+  Add(p, {p.AddLocation({app, 0x400300, {}, 0x400300})}, 1, 5);
+  for (uint64_t address : {0x700001, 0x700002}) Add(p, {p.AddLocation({anon, address, {}})}, 1, 2);
+  Add(p, {p.AddLocation({kNone, 9, {}})}, 1, 1);
+  Profile merged;
+  ASSERT_TRUE(merged.Merge(p));
+  std::vector<TopRow> rows = Top(merged, 1, 10);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0].function, "stripped+0x1240");
+  EXPECT_EQ(rows[0].own, 30);
+  EXPECT_EQ(rows[1].function, "stripped+0x1300");
+  EXPECT_EQ(rows[2].function, "[anonymous]");
+  EXPECT_EQ(rows[2].own, 4);
+  EXPECT_EQ(rows[3].function, "[unknown]");
+}
+
 TEST(ProfileTest, InlinedFramesAreRowsOfTheirOwn) {
   Profile p = CpuProfile();
   uint32_t inner = p.AddFunction({"inner", "", "/src/hash.go", 41}), outer = p.AddFunction({"outer", "", "/src/hash.go", 10});
