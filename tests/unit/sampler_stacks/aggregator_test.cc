@@ -628,6 +628,10 @@ TEST_F(AggregatorTest, WindowsAreAlignedAndSumUp) {
   other.job_mask = 1 << 4;  // nobody's
   OnSample(other);
 
+  auto open = aggregator_->OpenWindows(3, 1260);  // nothing is closed by looking
+  ASSERT_EQ(open.size(), 4u);
+  EXPECT_EQ(open[0].profile.Total(0), 2);
+  EXPECT_EQ(open[3].end_mono_ns, 1260);
   auto closed = aggregator_->CloseWindows(3, 1199, false);
   ASSERT_EQ(closed.size(), 2u);
   EXPECT_EQ(closed[0].start_mono_ns, 1000);
@@ -635,6 +639,7 @@ TEST_F(AggregatorTest, WindowsAreAlignedAndSumUp) {
   EXPECT_EQ(closed[0].cgroup_id, 7u);
   EXPECT_EQ(closed[0].profile.Total(0), 2);
   EXPECT_EQ(closed[0].profile.Total(1), 20);
+  EXPECT_EQ(closed[0].profile.squares, 200);  // 10² + 10²
   EXPECT_EQ(closed[0].profile.samples().size(), 1u);
   EXPECT_EQ(closed[0].profile.period, 10'000'000);
   EXPECT_EQ(closed[0].profile.default_sample_type, "cpu");
