@@ -237,6 +237,7 @@ SUITES = {
     "paths": (suite_script("tests/oracle/paths/run", 900, needs_bpf=True, long_timeout=4 * 3600), "drawn programs of which every stack is known (--long: every build)", False),
     "naming": (suite_script("tests/oracle/naming/run", 300, needs_bpf=True), "names of real processes: debug files (one of 1 GiB), deleted, replaced, libraries, vDSO", False),
     "unwind": (suite_script("tests/oracle/unwind/run", 600, needs_bpf=True), "stacks of real programs beside elfutils, and call site by call site", False),
+    "top": (suite_script("tests/oracle/top/run", 600, needs_bpf=True), "the first line of top: what is called from a drawn function and line (--long: a hundred runs of each)", False),
     "short_lives": (suite_script("tests/oracle/short_lives/run", 300, needs_bpf=True), "processes of milliseconds (--long: what is hard on tables)", False),
     "cli": (suite_script("tests/cli/run", 300, needs_bpf=True), "borescope profile on this machine", False),
     "demo": (suite_script("tests/demo/run", 600, needs_bpf=True), "scripts/demo", False),
