@@ -121,7 +121,7 @@ TEST(Namer, WithoutBuildIdTheChecksumTells) {
 }
 
 TEST(Namer, WhatIsNoElfFileIsRefused) {
-  auto namer = Namer::Open(SourceOf(__FILE__), [](const Wanted&) { return Source(); });
+  auto namer = Namer::Open(SourceOf(TARGET_SOURCE), [](const Wanted&) { return Source(); });
   ASSERT_FALSE(namer.ok());
   EXPECT_EQ(namer.error().code, ErrorCode::kInvalid);
 }
