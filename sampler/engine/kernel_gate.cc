@@ -313,6 +313,11 @@ KernelFacts ReadKernelFacts(const std::string& proc_root, const std::string& sys
   facts.kptr_restrict = ReadNumber(proc_root + "/sys/kernel/kptr_restrict", 0);
   facts.perf_event_paranoid = ReadNumber(proc_root + "/sys/kernel/perf_event_paranoid", 0);
   facts.missing_capabilities = MissingCapabilities(proc_root);
+  if (!facts.missing_capabilities.empty()) {
+    LIBBPF_OPTS(bpf_prog_load_opts, options);
+    UniqueFd program(bpf_prog_load(BPF_PROG_TYPE_PERF_EVENT, "probe", "GPL", kReturnZero, std::size(kReturnZero), &options));
+    if (!program.valid()) facts.refusal = ErrnoError("loading a BPF program").message;
+  }
 
   constexpr std::pair<Feature, bpf_func_id> kHelpers[] = {
       {Feature::kRingBuffer, BPF_FUNC_ringbuf_output},       {Feature::kReadKernel, BPF_FUNC_probe_read_kernel},
@@ -355,7 +360,7 @@ KernelReport JudgeKernel(const KernelFacts& facts, const std::set<std::string>& 
   const std::string kernel = "kernel " + facts.release;
   if (!facts.missing_capabilities.empty()) {
     report.findings.push_back({"perf-event-paranoid", Verdict::kRefused,
-                               "this process lacks " + facts.missing_capabilities + ": bpf() and perf_event_open() are refused with EPERM or EACCES (kernel.perf_event_paranoid is " +
+                               "this process lacks " + facts.missing_capabilities + (facts.refusal.empty() ? "" : ": " + facts.refusal) + " (kernel.perf_event_paranoid is " +
                                    std::to_string(facts.perf_event_paranoid) + "); run as root, or add the capabilities",
                                true});
   }

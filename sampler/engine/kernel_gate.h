@@ -64,6 +64,7 @@ struct KernelFacts {
   int kptr_restrict = 0;
   int perf_event_paranoid = 0;
   std::string missing_capabilities;  // of those needed to load and attach: "CAP_BPF, CAP_PERFMON"
+  std::string refusal;               // what the kernel says for want of them: "loading a BPF program: Operation not permitted"
 };
 
 // Asks the kernel: loads some twenty programs of two or three instructions, reads its type information.

@@ -915,6 +915,7 @@ TEST(EngineTest, FollowsCpusThatComeAndGo) {
   char folder[] = "/tmp/borescope-sys.XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   std::filesystem::create_directories(std::string(folder) + "/devices/system/cpu");
+  std::filesystem::create_symlink("/sys/kernel", std::string(folder) + "/kernel");
   auto online = [&](const char* cpus) { std::ofstream(std::string(folder) + "/devices/system/cpu/online") << cpus << "\n"; };
   online("0-1");
   engine::Options options;

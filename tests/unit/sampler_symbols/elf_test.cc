@@ -307,6 +307,10 @@ TEST(Demangle, Names) {
             "<core::iter::adapters::map::Map<I,F> as core::iter::traits::iterator::Iterator>::try_fold");
   EXPECT_EQ(DisplayName("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
   EXPECT_EQ(DisplayName("_Zgarbage"), "_Zgarbage");
+  // Types that LLVM does not read.
+  EXPECT_EQ(DisplayName("_ZN3CLI6detail16checked_multiplyIiEENSt9enable_ifIXsrSt11is_integralIT_E5valueEbE4typeERS4_S4_"), "CLI::detail::checked_multiply<int>");
+  EXPECT_EQ(DisplayName("_ZSteqIcEN9__gnu_cxx11__enable_ifIXsrSt9__is_charIT_E7__valueEbE6__typeERKNSt7__cxx1112basic_stringIS3_St11char_traitsIS3_ESaIS3_EEESE_"),
+            "std::operator==<char>");
   EXPECT_EQ(DisplayName(std::string("a\x01z\xff")), SanitizeName("a\x01z\xff"));
   EXPECT_LE(DisplayName("_Z" + std::string(100000, 'N')).size(), 256u);
 }
