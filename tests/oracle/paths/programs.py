@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A drawn program as files, and what samples of it have to look like."""
 import collections
+import json
 import os
 import re
 import subprocess
@@ -128,6 +129,15 @@ class Drawn:
         text = (f"{len(found)} samples, exact {100 * exact / max(1, len(found)):.3f} %, smallest error seen {100 / max(1, len(found)):.3f} %, "
                 f"{len(program.nodes)} functions, {len(self.gone)} tail calls{learned}")
         return exact, text, [(count, *examples[shape]) for shape, count in problems.most_common(8)]
+
+
+def read_samples(lines):
+    """[(tid, frames, end)] of `--samples`, without inlined functions: no call was made to them."""
+    found = []
+    for sample in map(json.loads, lines):
+        inlined = set(sample.get("inlined", ()))
+        found.append((sample["tid"], [f for i, f in enumerate(sample["frames"]) if i not in inlined], sample["end"]))
+    return found
 
 
 def show(problems):
