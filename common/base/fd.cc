@@ -54,4 +54,9 @@ Status WriteFileAtomically(const std::string& path, std::string_view content, un
   return OkStatus();
 }
 
+void WakeEventFd(int event_fd) {
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);  // fails only when it is readable already
+}
+
 }  // namespace borescope

@@ -30,6 +30,9 @@ class UniqueFd {
   int fd_ = -1;
 };
 
+// Makes an eventfd readable: whoever polls it wakes up.
+void WakeEventFd(int event_fd);
+
 // The whole file, at most max_bytes (kExhausted when it is larger). Works on /proc files, whose size is 0.
 Result<std::string> ReadFile(const std::string& path, size_t max_bytes = 64 << 20);
 

@@ -427,8 +427,7 @@ void Server::Impl::Stop() {
     for (auto& worker : workers_) {
       if (worker->socket >= 0) ::shutdown(worker->socket, SHUT_RDWR);
     }
-    uint64_t one = 1;
-    [[maybe_unused]] ssize_t n = ::write(wake_.get(), &one, sizeof one);
+    WakeEventFd(wake_.get());
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();

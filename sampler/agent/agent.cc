@@ -67,11 +67,6 @@ int64_t BootMinusMono() {
   return difference;
 }
 
-void Signal(int event_fd) {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);
-}
-
 }  // namespace
 
 // Tells the containers of processes before the stacks see them.
@@ -134,10 +129,10 @@ Result<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   publish::Publisher::Options publisher;
   publisher.on_change = [a] {
     a->publishing_changed_ = true;
-    Signal(a->wake_.get());
+    WakeEventFd(a->wake_.get());
   };
   ASSIGN_OR_RETURN(a->publisher_, publish::Publisher::Create(a->options_.sinks, std::move(publisher)));
-  ASSIGN_OR_RETURN(a->link_, ApiLink::Create(a->options_.kube, {.node = a->options_.node, .wake = [a] { Signal(a->wake_.get()); }}));
+  ASSIGN_OR_RETURN(a->link_, ApiLink::Create(a->options_.kube, {.node = a->options_.node, .wake = [a] { WakeEventFd(a->wake_.get()); }}));
 
   if (Result<std::string> text = ReadFile(a->options_.engine.proc_root + "/self/status", 64 << 10); text.ok()) {
     a->missing_ = guard::DescribeMissing(guard::MissingCapabilities(*text));
@@ -206,7 +201,7 @@ void Agent::OnKernelFault(const guard::KernelFault& fault) {
   }
   Log(LogLevel::kError, go_on ? "a fault of the kernel; sampling goes on, for it is told to" : "a fault of the kernel: sampling stops until the sampler is started anew",
       {{"kernel", fault.headline}, {"program", fault.program}});
-  Signal(wake_.get());
+  WakeEventFd(wake_.get());
 }
 
 void Agent::Quarantine(Now now) {

@@ -21,11 +21,6 @@ constexpr int kBetweenReadsMs = 100;       // a log that is flooded wakes us no 
 constexpr int kRecordsAtOnce = 4096;
 constexpr size_t kRecordBytes = 16 << 10;  // twice the longest that kernels make
 
-void Signal(int event_fd) {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<KernelWatch>> KernelWatch::Open(const std::string& path, OnFault on_fault) {
@@ -49,7 +44,7 @@ KernelWatch::~KernelWatch() {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  if (wake_.valid()) Signal(wake_.get());
+  if (wake_.valid()) WakeEventFd(wake_.get());
   if (thread_.joinable()) thread_.join();
 }
 
@@ -61,7 +56,7 @@ void KernelWatch::Arm() {
     next_sequence_ = 0;
   }
   armed_ = true;
-  Signal(wake_.get());
+  WakeEventFd(wake_.get());
 }
 
 void KernelWatch::Disarm() {
@@ -69,7 +64,7 @@ void KernelWatch::Disarm() {
   if (!armed_) return;
   armed_ = false;
   until_mono_ns_ = NowNs(CLOCK_MONOTONIC) + kLingerNs;
-  Signal(wake_.get());
+  WakeEventFd(wake_.get());
 }
 
 void KernelWatch::Run() {

@@ -37,11 +37,6 @@ constexpr int64_t kEndNs = 2 * kSecond;    // a worker has that long to end
 constexpr int64_t kLimitedNs = 600 * kSecond;  // an owner is last for so long
 constexpr size_t kMaxOwners = 8192;
 
-void Signal(int event_fd) {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);
-}
-
 // Set before a worker sees it, but for what is said.
 struct File {
   uint64_t number = 0;
@@ -69,7 +64,7 @@ class Finished {
       std::lock_guard lock(mutex_);
       done_.push_back(std::move(done));
     }
-    Signal(wake_.get());
+    WakeEventFd(wake_.get());
   }
   std::vector<Done> Take() {
     uint64_t count;
@@ -131,7 +126,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void End() {
     std::unique_lock lock(mutex_);
     ending_ = true;
-    Signal(stop_.get());
+    WakeEventFd(stop_.get());
     work_.notify_one();
     if (!ended_.wait_for(lock, std::chrono::nanoseconds(kEndNs), [&] { return !running_; })) {
       Log(LogLevel::kWarning, "the names of a file that can't be read are left behind", {});
@@ -352,7 +347,7 @@ void NamesImpl::Refuse(const std::shared_ptr<File>& file, const std::shared_ptr<
   done.answers.push_back({mapped, vaddr, {outcome, {}}, true});
   done.problem = file->problem;
   refused_.push_back(std::move(done));
-  Signal(finished_->wake_fd());
+  WakeEventFd(finished_->wake_fd());
 }
 
 void NamesImpl::Ask(const std::shared_ptr<symbols::MappedFile>& mapped, uint64_t vaddr, const std::function<Origin()>& origin) {

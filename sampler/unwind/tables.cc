@@ -68,11 +68,6 @@ struct KeyEqual {
   bool operator()(const unwind_file_key& a, const unwind_file_key& b) const { return std::memcmp(&a, &b, sizeof(a)) == 0; }
 };
 
-void Signal(int event_fd) {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(event_fd, &one, sizeof one);
-}
-
 bool HasBuildId(const UniqueFd& fd, const std::string& build_id) {
   Result<std::unique_ptr<symbols::ByteSource>> source = symbols::OpenSource(UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3)));
   if (!source.ok()) return false;
@@ -132,7 +127,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void End() {
     std::unique_lock lock(mutex_);
     ending_ = true;
-    Signal(stop_.get());
+    WakeEventFd(stop_.get());
     work_.notify_one();
     if (!ended_.wait_for(lock, std::chrono::nanoseconds(kEndNs), [&] { return !running_; })) {
       Log(LogLevel::kWarning, "the unwind table of a file that can't be read is left behind", {});
@@ -222,7 +217,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
       if (generation != generation_) continue;
       if (!done.content.empty()) known_.insert(done.content);
       done_.emplace_back(number, std::move(done));
-      Signal(wake_.get());
+      WakeEventFd(wake_.get());
     }
     lock.unlock();
     compiler.Stop();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sampler/confined/child.h"
+#include "sanitized.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -24,11 +25,7 @@
 namespace borescope::confined {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
+using testing::kSanitized;
 
 // Exit code of `what` in a child that has confined itself: by it the errno of a call that failed, 0 of one that did not.
 int Confined(const std::function<int()>& what) {

@@ -16,15 +16,12 @@
 #include "sampler/naming/names_process.h"
 #include "target_file.h"
 #include "temporary_directory.h"
+#include "sanitized.h"
 
 namespace borescope::naming {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
+using testing::kSanitized;
 constexpr int64_t kSecond = 1'000'000'000;
 
 // Files of TEST_TARGET with an order for the test's child at the end.

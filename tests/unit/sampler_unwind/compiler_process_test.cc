@@ -21,15 +21,12 @@
 #include "sampler/confined/child.h"
 #include "table_samples.h"
 #include "temporary_directory.h"
+#include "sanitized.h"
 
 namespace borescope::unwind {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
+using testing::kSanitized;
 
 class CompilerTest : public ::testing::Test {
  protected:
