@@ -452,12 +452,12 @@ int RunProfile(const ProfileOptions& options) {
   outcome.kernel = (*engine)->counters(*job);
   // One drain brings what the programs had still under way; more of them what waits for its tables.
   (*engine)->Quiesce();
+  if (auto status = drain(); !status.ok()) return Fail(status.error());
   while (true) {
-    if (auto status = drain(); !status.ok()) return Fail(status.error());
     const int64_t late = NowNs(CLOCK_MONOTONIC) - end_mono;
     const bool tables_missing = aggregator->held(*job) > 0 && late < kWaitForTablesNs;
     if (!tables_missing && (late >= kWaitForNamesNs || !aggregator->AwaitsNames(*job, INT64_MAX, true))) break;
-    ::usleep(30'000);
+    if (auto status = wait(30); !status.ok()) return Fail(status.error());
   }
   if (progress) fmt::print(stderr, "\r{:60}\r", "");
   const int64_t used_ns = outcome.kernel.used_ns;
