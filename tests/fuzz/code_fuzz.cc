@@ -24,7 +24,7 @@ void Check(bool holds) {
 }  // namespace
 
 // The input is code at a fixed address in a file without sections. First byte: how many of the next are places where functions start; its
-// top bit: there is no entry point, its next: the code is named .plt.
+// top bit: there is no entry point, its next: the code is named .plt, the one after: it comes in two ranges, and the next: it is aarch64's.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1 || size > 1 << 12) return 0;
   constexpr uint64_t kBase = 0x1000;
@@ -42,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(header.e_ident, ELFMAG, SELFMAG);
   header.e_ident[EI_CLASS] = ELFCLASS64;
   header.e_ident[EI_DATA] = ELFDATA2LSB;
-  header.e_machine = EM_X86_64;
+  const bool arm64 = data[0] & 0x10;
+  header.e_machine = arm64 ? EM_AARCH64 : EM_X86_64;
   Elf64_Phdr segment = {};
   Elf64_Shdr sections[3] = {};
   uint64_t body = (sizeof(header) + sizeof(segment) + sizeof(sections) + sizeof(kNames) + 15) & ~uint64_t{15};
@@ -97,7 +98,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Check(i == 0 || rows[i - 1].end <= rows[i].start);
     Check(rows[i].start >= body && rows[i].end <= body + code.size());
     const unwind_rule& rule = rules.all()[rows[i].rule];
-    Check(rule.cfa_reg < 16 && rule.kind != UNWIND_RULE_UNSUPPORTED);
+    Check(rule.cfa_reg < (arm64 ? 32 : 16) && rule.kind != UNWIND_RULE_UNSUPPORTED);
   }
   return 0;
 }
