@@ -275,11 +275,11 @@ uint16_t FlagsVector(int map, int prefix, uint8_t opcode, bool evex, bool* write
       if (opcode == 0x2c || opcode == 0x2d || opcode == 0x78 || opcode == 0x79) return kModrm | f;
       return opcode == 0x7e ? kModrm | kWriteRm : kModrm;
     case 6: return kModrm;
-    case 8: return kModrm | kImm8 | kWriteReg | kWriteRm;
+    case 8: return kModrm | kImm8;                                          // XOP, vectors only
     case 9:
-      *writes_third = true;
-      return kModrm | kWriteReg | kWriteRm;
-    case 10: return kModrm | kImmZ | kWriteReg;
+      *writes_third = opcode == 0x01 || opcode == 0x02;                     // blcfill, blsic, tzmsk, …
+      return opcode == 0x12 ? kModrm | kWriteRm : kModrm;                   // slwpcb
+    case 10: return opcode == 0x10 ? kModrm | kImmZ | kWriteReg : kModrm | kImmZ;  // bextr
     default: return kInvalid;
   }
 }
