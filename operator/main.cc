@@ -24,6 +24,11 @@ int main(int argc, char** argv) {
                  "sessions' records go there");
   app.add_option("--store-token-file", options.store_token_file,
                  "file with the store's bearer token");
+  auto* lease = app.add_option("--lease-namespace", options.lease_namespace,
+                               "of several operators one leads, by the Lease borescope-operator in this "
+                               "namespace (default: this is the only one)");
+  app.add_option("--identity", options.identity, "name of this one in the Lease (default: the host name, in a pod its name)")
+      ->needs(lease);
   CLI11_PARSE(app, argc, argv);
 
   std::signal(SIGPIPE, SIG_IGN);

@@ -93,10 +93,16 @@ kube::CallOptions KubeApi::Options(std::string subresource) const {
   return options;
 }
 
+Status KubeApi::MayWrite() const {
+  if (may_write_()) return OkStatus();
+  return Error{ErrorCode::kUnavailable, "another operator leads by now"};
+}
+
 Result<api::ProfilingSession> KubeApi::WriteStatus(const api::ProfilingSession& before,
                                                    const api::ProfilingSessionStatus& status) {
   json patch = api::SessionStatusPatch(before.metadata, before.status, status);
   if (patch.empty()) return before;
+  RETURN_IF_ERROR(MayWrite());
   ASSIGN_OR_RETURN(json object, client_->Patch(ResourceOf(api::kProfilingSessions),
                                                before.metadata.namespace_name, before.metadata.name,
                                                patch, Options("status")));
@@ -105,6 +111,7 @@ Result<api::ProfilingSession> KubeApi::WriteStatus(const api::ProfilingSession& 
 
 Result<api::NodeSampler> KubeApi::WriteSpec(const api::NodeSampler& before,
                                             const api::NodeSamplerSpec& spec) {
+  RETURN_IF_ERROR(MayWrite());
   json patch = api::SpecPatch(spec, before.metadata.resource_version);
   ASSIGN_OR_RETURN(json object, client_->Patch(ResourceOf(api::kNodeSamplers), "",
                                                before.metadata.name, patch, Options()));
@@ -112,6 +119,7 @@ Result<api::NodeSampler> KubeApi::WriteSpec(const api::NodeSampler& before,
 }
 
 Status KubeApi::DeleteSession(const api::ObjectMeta& session) {
+  RETURN_IF_ERROR(MayWrite());
   return client_->Delete(ResourceOf(api::kProfilingSessions), session.namespace_name, session.name,
                          {session.uid, session.resource_version}, Options());
 }
@@ -224,7 +232,7 @@ void KubeApi::Emit(const api::ObjectMeta& session, const EventNote& event) {
 
 void KubeApi::Keep(const api::ProfilingSession& session,
                    const api::ProfilingSessionStatus& status) {
-  if (store_ == nullptr) return;
+  if (store_ == nullptr || !may_write_()) return;
   auto now = std::chrono::steady_clock::now();
   Status outcome;
   if (now < store_rests_until_) {

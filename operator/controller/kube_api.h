@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/http/client.h"
@@ -23,10 +25,17 @@ kube::Resource ResourceOf(std::string_view plural);  // of our own group
 // loop's thread only.
 class KubeApi : public ApiServer {
  public:
-  // `store` may be null: no records are kept. All must outlive it.
+  // `store` may be null: no records are kept. `may_write` is asked before each write: a process
+  // that was stopped for a while is no leader any more when it wakes (what it still gets off is
+  // refused by the resourceVersion in it). All must outlive it.
   KubeApi(kube::RestClient* client, kube::EventRecorder* events, Inbox* inbox,
-          http::Canceller* canceller, http::Client* store)
-      : client_(client), events_(events), inbox_(inbox), canceller_(canceller), store_(store) {}
+          http::Canceller* canceller, http::Client* store, std::function<bool()> may_write)
+      : client_(client),
+        events_(events),
+        inbox_(inbox),
+        canceller_(canceller),
+        store_(store),
+        may_write_(std::move(may_write)) {}
 
   Result<api::ProfilingSession> WriteStatus(const api::ProfilingSession& before,
                                             const api::ProfilingSessionStatus& status) override;
@@ -57,6 +66,7 @@ class KubeApi : public ApiServer {
         alive;  // false: what is still in the inbox is of a watch that has ended
     std::unique_ptr<kube::Reflector> reflector;
   };
+  Status MayWrite() const;
   // For a call that is made now.
   kube::CallOptions Options(std::string subresource = "") const;
 
@@ -65,6 +75,7 @@ class KubeApi : public ApiServer {
   Inbox* const inbox_;
   http::Canceller* const canceller_;
   http::Client* const store_;
+  const std::function<bool()> may_write_;
   std::map<std::string, PodWatch> watches_;
   std::chrono::steady_clock::time_point store_rests_until_{};
   uint64_t records_lost_ = 0;

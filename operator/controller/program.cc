@@ -24,6 +24,7 @@ constexpr int64_t kTick = 1'000'000'000;
 // stuck.
 constexpr int64_t kStuck = 60'000'000'000;
 constexpr std::chrono::milliseconds kEventGrace{2'000};
+constexpr char kLeaseName[] = "borescope-operator";
 
 std::string ObjectName(const json& object) {
   if (!object.is_object() || !object.contains("metadata") || !object["metadata"].is_object())
@@ -106,16 +107,23 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-std::string InstanceName() {
+std::string HostName() {
   char host[256] = {};
-  if (gethostname(host, sizeof host - 1) != 0) return "borescope-operator";
-  return std::string(host).substr(0, 100) + "-" + std::to_string(getpid());
+  return gethostname(host, sizeof host - 1) == 0 ? host : "borescope-operator";
 }
+
+std::string InstanceName() { return HostName().substr(0, 100) + "-" + std::to_string(getpid()); }
 
 }  // namespace
 
 Result<std::unique_ptr<Program>> Program::Create(ProgramOptions options) {
   ASSIGN_OR_RETURN(kube::Config config, kube::LoadConfig(options.kube));
+  std::unique_ptr<kube::RestClient> lease_client;
+  if (!options.lease_namespace.empty()) {
+    // Its own, so that a call which hangs is never in the way of a renewal.
+    ASSIGN_OR_RETURN(lease_client, kube::RestClient::Create(config, "borescope-operator-lease"));
+    if (options.identity.empty()) options.identity = HostName();
+  }
   ASSIGN_OR_RETURN(auto client, kube::RestClient::Create(std::move(config), "borescope-operator"));
   std::unique_ptr<http::Client> store;
   if (!options.store_url.empty()) {
@@ -129,18 +137,29 @@ Result<std::unique_ptr<Program>> Program::Create(ProgramOptions options) {
     }
     ASSIGN_OR_RETURN(store, http::Client::Create(std::move(store_options)));
   }
-  return std::unique_ptr<Program>(
-      new Program(std::move(options), std::move(client), std::move(store)));
+  return std::unique_ptr<Program>(new Program(std::move(options), std::move(client),
+                                              std::move(store), std::move(lease_client)));
 }
 
 Program::Program(ProgramOptions options, std::unique_ptr<kube::RestClient> client,
-                 std::unique_ptr<http::Client> store)
+                 std::unique_ptr<http::Client> store,
+                 std::unique_ptr<kube::RestClient> lease_client)
     : options_(std::move(options)),
       client_(std::move(client)),
       store_(std::move(store)),
-      events_(client_.get(), "borescope-operator", InstanceName()),
-      api_(client_.get(), &events_, &inbox_, &canceller_, store_.get()),
-      loop_(&api_, options_.cluster, options_.store_url) {}
+      events_(client_.get(), "borescope-operator", InstanceName()) {
+  if (lease_client == nullptr) return;
+  kube::LeaseOptions lease;
+  lease.ns = options_.lease_namespace;
+  lease.name = kLeaseName;
+  lease.identity = options_.identity;
+  election_ = std::make_unique<kube::LeaderElection>(std::move(lease_client), std::move(lease),
+                                                     [this](bool leading) {
+                                                       elected_ = leading;
+                                                       if (!leading) CancelReign();
+                                                       inbox_.Wake();
+                                                     });
+}
 
 Program::~Program() {
   Stop();
@@ -153,7 +172,12 @@ Status Program::Start() {
     return response;
   });
   server_.Handle("GET", "/healthz", [this](const http::Request&) {
-    int64_t age = NowNs(CLOCK_MONOTONIC) - std::max(last_tick_.load(), api_.last_call());
+    int64_t last_call = 0;
+    {
+      std::lock_guard lock(reign_mutex_);
+      if (reign_) last_call = reign_->api.last_call();
+    }
+    int64_t age = NowNs(CLOCK_MONOTONIC) - std::max(last_tick_.load(), last_call);
     if (age < kStuck) return http::Response::Text(200, "ok");
     return http::Response::Text(500,
                                 "the loop has not run for " + std::to_string(age / kTick) + " s");
@@ -161,12 +185,12 @@ Status Program::Start() {
   server_.Handle("GET", "/readyz", [this](const http::Request&) {
     return ready_ ? http::Response::Text(200, "ok")
                   : http::Response::Text(503,
-                                         "waiting for the first lists of NodeSamplers, "
-                                         "ProfilingSessions and NodeSamplerReports");
+                                         "waiting for the Lease, or for the first lists of "
+                                         "NodeSamplers, ProfilingSessions and NodeSamplerReports");
   });
   last_tick_ = NowNs(CLOCK_MONOTONIC);
   RETURN_IF_ERROR(server_.Start(options_.listen));
-  WatchKinds();
+  if (election_) election_->Start();
   thread_ = std::thread([this] { Run(); });
   Log(LogLevel::kInfo, "started",
       {{"server", client_->config().server}, {"listen", options_.listen}});
@@ -175,26 +199,30 @@ Status Program::Start() {
 
 void Program::Stop() {
   if (stopping_.exchange(true)) return;
-  canceller_.Cancel();
+  CancelReign();
   inbox_.Wake();
   if (thread_.joinable()) thread_.join();
-  for (auto* reflector : {&sessions_, &reports_, &samplers_}) {
-    if (*reflector) (*reflector)->Stop();
-  }
+  // Only now, when nothing is written any more, a successor may begin.
+  if (election_) election_->Stop();
   events_.Stop(kEventGrace);
   server_.Stop();
+}
+
+void Program::CancelReign() {
+  std::lock_guard lock(reign_mutex_);
+  if (reign_) reign_->canceller.Cancel();
 }
 
 void Program::WatchKinds() {
   // The NodeSamplers first, the sessions only when those are known: a job whose session is missing
   // from a later list is an orphan.
   auto begin_others = [this] {
-    sessions_ = MakeReflector<api::ProfilingSession>(
+    reign_->sessions = MakeReflector<api::ProfilingSession>(
         client_.get(), api::kProfilingSessions, OwnKind(), &api::ParseProfilingSession,
         [this](std::vector<api::ProfilingSession> all) {
           inbox_.Put([this, all = std::move(all)](Loop& loop, int64_t now) mutable {
             loop.OnSessions(std::move(all), now);
-            lists_ |= 2;
+            reign_->lists |= 2;
           });
         },
         [this](api::ProfilingSession one) {
@@ -207,12 +235,12 @@ void Program::WatchKinds() {
             loop.OnSessionGone(one.metadata, now);
           });
         });
-    reports_ = MakeReflector<api::NodeSamplerReport>(
+    reign_->reports = MakeReflector<api::NodeSamplerReport>(
         client_.get(), api::kNodeSamplerReports, OwnKind(), &api::ParseNodeSamplerReport,
         [this](std::vector<api::NodeSamplerReport> all) {
           inbox_.Put([this, all = std::move(all)](Loop& loop, int64_t now) mutable {
             loop.OnReports(std::move(all), now);
-            lists_ |= 4;
+            reign_->lists |= 4;
           });
         },
         [this](api::NodeSamplerReport one) {
@@ -225,16 +253,16 @@ void Program::WatchKinds() {
             loop.OnReportGone(one.metadata.name);
           });
         });
-    sessions_->Start();
-    reports_->Start();
+    reign_->sessions->Start();
+    reign_->reports->Start();
   };
-  samplers_ = MakeReflector<api::NodeSampler>(
+  reign_->samplers = MakeReflector<api::NodeSampler>(
       client_.get(), api::kNodeSamplers, OwnKind(), &api::ParseNodeSampler,
       [this, begin_others](std::vector<api::NodeSampler> all) {
         inbox_.Put([this, begin_others, all = std::move(all)](Loop& loop, int64_t now) mutable {
           loop.OnSamplers(std::move(all), now);
-          if ((lists_ & 1) == 0) begin_others();
-          lists_ |= 1;
+          if ((reign_->lists & 1) == 0) begin_others();
+          reign_->lists |= 1;
         });
       },
       [this](api::NodeSampler one) {
@@ -246,7 +274,7 @@ void Program::WatchKinds() {
         inbox_.Put(
             [one = std::move(one)](Loop& loop, int64_t) { loop.OnSamplerGone(one.metadata.name); });
       });
-  samplers_->Start();
+  reign_->samplers->Start();
 }
 
 int64_t Program::Now() const {
@@ -257,19 +285,54 @@ int64_t Program::Now() const {
                                                                       : now;
 }
 
+bool Program::Leads() const { return !election_ || (elected_ && election_->Holds()); }
+
 void Program::Run() {
-  int64_t next = 0, next_tick = 0;
   while (!stopping_) {
+    if (!Leads()) {
+      StandBy();
+      continue;
+    }
+    Begin();
+    Rule();
+    End();
+  }
+}
+
+void Program::StandBy() {
+  inbox_.Take(std::chrono::nanoseconds(kTick));
+  last_tick_ = NowNs(CLOCK_MONOTONIC);
+  kube::LeaderElection::Seen seen = election_->seen();
+  // It has been told who leads, so it could take over.
+  if (!seen.holder.empty() && seen.error.empty()) ready_ = true;
+  Publish();
+}
+
+void Program::Begin() {
+  auto reign = std::make_unique<Reign>(client_.get(), &events_, &inbox_, store_.get(),
+                                       [this] { return Leads(); }, options_);
+  {
+    std::lock_guard lock(reign_mutex_);
+    reign_ = std::move(reign);
+  }
+  // Stop, or the loss of the lease, may have come just before.
+  if (stopping_ || !Leads()) CancelReign();
+  WatchKinds();
+}
+
+void Program::Rule() {
+  int64_t next = 0, next_tick = 0;
+  while (!stopping_ && Leads()) {
     int64_t now = Now();
     int64_t until = std::min(next == 0 ? INT64_MAX : next, next_tick);
     auto messages =
         inbox_.Take(std::chrono::nanoseconds(std::clamp<int64_t>(until - now, 0, kTick)));
     now = Now();
-    for (const Inbox::Message& message : messages) message(loop_, now);
+    for (const Inbox::Message& message : messages) message(reign_->loop, now);
     last_tick_ = NowNs(CLOCK_MONOTONIC);
-    if (lists_ == 7) {
+    if (reign_->lists == 7 && Leads()) {
       ready_ = true;
-      next = loop_.RunOnce(now);
+      next = reign_->loop.RunOnce(now);
     }
     if (now >= next_tick) {
       Tick(now);
@@ -278,52 +341,108 @@ void Program::Run() {
   }
 }
 
+void Program::End() {
+  // The order: who tells, what was told, who was told.
+  for (auto* reflector : {&reign_->sessions, &reign_->reports, &reign_->samplers}) {
+    if (*reflector) (*reflector)->Stop();
+  }
+  for (const auto& [family, counts] : CountsOfReign()) {
+    for (const auto& [what, count] : counts) past_[family][what] += count;
+  }
+  std::unique_ptr<Reign> over;
+  {
+    std::lock_guard lock(reign_mutex_);
+    over = std::move(reign_);
+  }
+  over.reset();  // with its watches of pods
+  inbox_.Take(std::chrono::nanoseconds(0));
+}
+
 void Program::Tick(int64_t now) {
-  api_.CheckWatches();
+  reign_->api.CheckWatches();
   // While nothing could be heard, nothing could be answered: what the samplers had to say may still
   // be on its way.
-  if (reports_) {
-    bool broken = !reports_->stats().last_error.empty();
-    if (cut_off_ || broken) loop_.OnReconnect(now);
-    cut_off_ = broken;
+  if (reign_->reports) {
+    bool broken = !reign_->reports->stats().last_error.empty();
+    if (reign_->cut_off || broken) reign_->loop.OnReconnect(now);
+    reign_->cut_off = broken;
   }
   Publish();
 }
 
+std::map<std::string, Program::Counts> Program::CountsOfReign() const {
+  std::map<std::string, Counts> counts;
+  if (!reign_) return counts;
+  counts["plans"][{}] = reign_->loop.stats().plans;
+  counts["records_lost"][{}] = reign_->api.records_lost();
+  for (const auto& [what, count] : reign_->loop.stats().writes) counts["writes"][what] = count;
+  for (const auto& [kind, reflector] :
+       {std::pair{"nodesamplers", reign_->samplers.get()},
+        std::pair{"profilingsessions", reign_->sessions.get()},
+        std::pair{"nodesamplerreports", reign_->reports.get()}}) {
+    if (reflector == nullptr) continue;
+    kube::WatchStats stats = reflector->stats();
+    for (const auto& [what, count] :
+         {std::pair{"events", stats.events}, std::pair{"bookmarks", stats.bookmarks},
+          std::pair{"connects", stats.connects}, std::pair{"relists", stats.relists},
+          std::pair{"idle_closed", stats.idle_closed}, std::pair{"errors", stats.errors},
+          std::pair{"skipped", stats.skipped}}) {
+      counts["watch"][{kind, what}] = count;
+    }
+  }
+  return counts;
+}
+
 void Program::Publish() {
+  static const World kNothing;
+  const World& world = reign_ ? reign_->loop.world() : kNothing;
+  std::map<std::string, Counts> counts = CountsOfReign();
+  for (const auto& [family, past] : past_) {
+    for (const auto& [what, count] : past) counts[family][what] += count;
+  }
+  registry_
+      .Gauge("borescope_operator_leader",
+             "1: this operator does the work (holds the Lease, or is the only one); 0: it stands by")
+      .Set({}, reign_ ? 1 : 0);
+  if (election_) {
+    registry_
+        .Counter("borescope_operator_lease_transitions_total",
+                 "Changes of the leader, as the Lease counts them")
+        .Set({}, static_cast<double>(election_->seen().transitions));
+  }
   auto& sessions = registry_.Gauge(
       "borescope_operator_sessions",
       "ProfilingSessions by phase; Finished stands for Complete, Failed and Stopped");
   std::map<std::string, double> phases = {
       {"Pending", 0}, {"Waiting", 0}, {"Sampling", 0}, {"Publishing", 0}};
-  for (const auto& [key, session] : loop_.world().sessions) {
+  for (const auto& [key, session] : world.sessions) {
     ++phases[std::string(api::PhaseName(session.status.phase.value_or(api::Phase::kPending)))];
   }
-  phases["Finished"] = static_cast<double>(loop_.world().finished.size());
+  phases["Finished"] = static_cast<double>(world.finished.size());
   for (const auto& [phase, count] : phases) sessions.Set({{"phase", phase}}, count);
 
   size_t pods = 0;
-  for (const auto& [ns, known] : loop_.world().namespaces) pods += known.pods.size();
+  for (const auto& [ns, known] : world.namespaces) pods += known.pods.size();
   auto& cached = registry_.Gauge("borescope_operator_cached_objects", "Objects that the operator holds");
-  cached.Set({{"kind", "nodesamplers"}}, static_cast<double>(loop_.world().samplers.size()));
-  cached.Set({{"kind", "nodesamplerreports"}}, static_cast<double>(loop_.world().reports.size()));
+  cached.Set({{"kind", "nodesamplers"}}, static_cast<double>(world.samplers.size()));
+  cached.Set({{"kind", "nodesamplerreports"}}, static_cast<double>(world.reports.size()));
   cached.Set({{"kind", "pods"}}, static_cast<double>(pods));
   registry_
       .Gauge("borescope_operator_pod_watches",
              "Namespaces whose pods are watched because a session looks there")
-      .Set({}, static_cast<double>(api_.pod_watches()));
+      .Set({}, reign_ ? static_cast<double>(reign_->api.pod_watches()) : 0);
 
   registry_.Counter("borescope_operator_reconcile_total", "Plans made")
-      .Set({}, static_cast<double>(loop_.stats().plans));
+      .Set({}, static_cast<double>(counts["plans"][{}]));
   auto& writes = registry_.Counter(
       "borescope_operator_writes_total", "Writes of a session's status, of a NodeSampler's spec, deletions");
-  for (const auto& [what, count] : loop_.stats().writes) {
+  for (const auto& [what, count] : counts["writes"]) {
     writes.Set({{"kind", what.first}, {"result", what.second}}, static_cast<double>(count));
   }
   registry_
       .Counter("borescope_operator_records_lost_total",
                "Records of finished sessions that the store did not take")
-      .Set({}, static_cast<double>(api_.records_lost()));
+      .Set({}, static_cast<double>(counts["records_lost"][{}]));
 
   kube::EventStats events = events_.stats();
   auto& event_total = registry_.Counter("borescope_operator_events_total", "Kubernetes Events by outcome");
@@ -340,18 +459,8 @@ void Program::Publish() {
       .Set({}, static_cast<double>(rest.retries));
 
   auto& watch = registry_.Counter("borescope_operator_watch_total", "What the watches went through");
-  for (const auto& [kind, reflector] :
-       {std::pair{"nodesamplers", samplers_.get()}, std::pair{"profilingsessions", sessions_.get()},
-        std::pair{"nodesamplerreports", reports_.get()}}) {
-    if (reflector == nullptr) continue;
-    kube::WatchStats stats = reflector->stats();
-    for (const auto& [what, count] :
-         {std::pair{"events", stats.events}, std::pair{"bookmarks", stats.bookmarks},
-          std::pair{"connects", stats.connects}, std::pair{"relists", stats.relists},
-          std::pair{"idle_closed", stats.idle_closed}, std::pair{"errors", stats.errors},
-          std::pair{"skipped", stats.skipped}}) {
-      watch.Set({{"kind", kind}, {"what", what}}, static_cast<double>(count));
-    }
+  for (const auto& [what, count] : counts["watch"]) {
+    watch.Set({{"kind", what.first}, {"what", what.second}}, static_cast<double>(count));
   }
   kube::ClockOffset::Estimate offset = client_->clock_offset();
   if (offset.known) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/clock.h"
 #include "tests/unit/common_kube/fake_api.h"
 
@@ -17,7 +19,7 @@ TEST(KubeApi, EachCallIsASignOfLife) {
   auto client = kube::ClientOf(server);
   Inbox inbox;
   http::Canceller canceller;
-  KubeApi api(client.get(), nullptr, &inbox, &canceller, nullptr);
+  KubeApi api(client.get(), nullptr, &inbox, &canceller, nullptr, [] { return true; });
   EXPECT_EQ(api.last_call(), 0);
   for (int i = 0; i < 3; ++i) {
     int64_t before = NowNs(CLOCK_MONOTONIC);
@@ -27,6 +29,56 @@ TEST(KubeApi, EachCallIsASignOfLife) {
     EXPECT_GE(api.last_call(), before);
     EXPECT_LE(api.last_call(), NowNs(CLOCK_MONOTONIC));
   }
+}
+
+// What a deposed leader gets off is refused by the server only if each write says what it was
+// decided on; and once it knows, nothing leaves it any more.
+TEST(KubeApi, EachWriteSaysWhatItWasDecidedOn) {
+  std::atomic<int> records{0};
+  test::RawServer server([&](test::RawConnection& c, const test::RawRequest& request) {
+    if (request.method == "PUT") {
+      ++records;
+      return c.Reply(200, "{}");
+    }
+    return c.Reply(409, kube::StatusBody(409, "Conflict", "the object has been modified"));
+  });
+  auto client = kube::ClientOf(server);
+  http::ClientOptions store_options;
+  store_options.base_url = server.url();
+  auto store = http::Client::Create(std::move(store_options));
+  ASSERT_TRUE(store.ok());
+  Inbox inbox;
+  http::Canceller canceller;
+  bool leads = true;
+  KubeApi api(client.get(), nullptr, &inbox, &canceller, store->get(), [&] { return leads; });
+
+  api::ProfilingSession session;
+  session.metadata.namespace_name = "shop";
+  session.metadata.name = "s";
+  session.metadata.uid = "u";
+  session.metadata.resource_version = "41";
+  api::ProfilingSessionStatus status;
+  status.phase = api::Phase::kSampling;
+  api::NodeSampler sampler;
+  sampler.metadata.name = "n1";
+  sampler.metadata.resource_version = "42";
+  auto write_all = [&](ErrorCode expected) {
+    EXPECT_EQ(api.WriteStatus(session, status).error().code, expected);
+    EXPECT_EQ(api.WriteSpec(sampler, {}).error().code, expected);
+    EXPECT_EQ(api.DeleteSession(session.metadata).error().code, expected);
+    api.Keep(session, status);
+  };
+  write_all(ErrorCode::kConflict);
+  auto seen = server.requests();
+  ASSERT_EQ(seen.size(), 4u);
+  auto body = [&](size_t i) { return nlohmann::json::parse(seen[i].body); };
+  EXPECT_EQ(body(0)["metadata"]["resourceVersion"], "41");
+  EXPECT_EQ(body(1)["metadata"]["resourceVersion"], "42");
+  EXPECT_EQ(body(2)["preconditions"]["resourceVersion"], "41");
+  EXPECT_EQ(records, 1);
+  leads = false;
+  write_all(ErrorCode::kUnavailable);
+  EXPECT_EQ(server.requests().size(), 4u);
 }
 
 }  // namespace
