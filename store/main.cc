@@ -3,14 +3,17 @@
 #include <csignal>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/strings.h"
 #include "common/http/server.h"
+#include "common/kube/rest.h"
 #include "common/metrics/metrics.h"
+#include "store/access/access.h"
+#include "store/access/reviewer.h"
 #include "store/connect/connect.h"
 #include "store/db/database.h"
 #include "store/ingest/ingest.h"
@@ -21,7 +24,9 @@ namespace borescope::store {
 namespace {
 
 struct Flags {
-  std::string data, listen = "127.0.0.1:4040", token_file, retention = "168h";
+  std::string data, listen = "127.0.0.1:4040", token_file, retention = "168h", sampler_account, operator_account;
+  bool token_review = false;
+  kube::ConfigFlags kube;
   int64_t max_bytes = int64_t{8} << 30;
 };
 
@@ -35,28 +40,6 @@ Result<int64_t> ParseRetention(std::string_view text) {
   int64_t minutes = static_cast<int64_t>(*count) * unit_minutes;
   if (minutes < 120 || minutes > 3650 * 1440) return bad;
   return minutes * 60'000'000'000;
-}
-
-Result<std::string> ReadToken(const std::string& file) {
-  ASSIGN_OR_RETURN(std::string content, ReadFile(file, 64 << 10));
-  std::string token(Trim(content));
-  if (token.empty()) return Error{ErrorCode::kInvalid, file + " is empty: write the bearer token into it"};
-  return token;
-}
-
-// Nothing, or the 401. The file is read each time, so that a rotated token counts at once.
-std::optional<http::Response> Authorize(const http::Request& request, const std::string& token_file) {
-  if (token_file.empty() || request.path == "/healthz" || request.path == "/readyz") return std::nullopt;
-  auto token = ReadToken(token_file);
-  if (!token.ok()) {
-    Log(LogLevel::kError, "cannot read the token", {{"error", token.error().message}});
-    return ConnectError({ErrorCode::kUnavailable, "the store cannot read its token file just now"});
-  }
-  auto refusal = http::RequireBearer(request, *token);
-  if (!refusal) return std::nullopt;
-  http::Response response = ConnectRefusal(refusal->status, "no or another token: send \"Authorization: Bearer TOKEN\" with the store's token");
-  response.headers["WWW-Authenticate"] = "Bearer";
-  return response;
 }
 
 http::Response Metrics(Database* database, metrics::Registry* registry, const http::Server& server) {
@@ -93,13 +76,27 @@ void Evict(Database* database, metrics::Family* evicted, int64_t retention_ns, i
   }
 }
 
+Status CheckAccount(std::string_view flag, const std::string& user) {
+  if (ParseServiceAccountName(user)) return OkStatus();
+  return Error{ErrorCode::kInvalid, std::string(flag) + " is " + JsonQuote(user) + ": with --token-review give system:serviceaccount:NAMESPACE:NAME"};
+}
+
 Status Run(const Flags& flags) {
   ASSIGN_OR_RETURN(int64_t retention_ns, ParseRetention(flags.retention));
   ASSIGN_OR_RETURN(http::HostPort address, http::ParseHostPort(flags.listen));
-  if (!http::IsLoopback(address.host) && flags.token_file.empty()) {
-    return Error{ErrorCode::kInvalid, "--listen is " + flags.listen + ", which others can reach: give --token-file too, or listen on 127.0.0.1"};
+  if (!http::IsLoopback(address.host) && flags.token_file.empty() && !flags.token_review) {
+    return Error{ErrorCode::kInvalid,
+                 "--listen is " + flags.listen + ", which others can reach: give --token-review or --token-file too, or listen on 127.0.0.1"};
   }
   if (!flags.token_file.empty()) RETURN_IF_ERROR(ReadToken(flags.token_file).status().WithContext("--token-file"));
+  std::unique_ptr<kube::RestClient> kube;
+  if (flags.token_review) {
+    if (!flags.token_file.empty()) return Error{ErrorCode::kInvalid, "both --token-review and --token-file: give one of them"};
+    RETURN_IF_ERROR(CheckAccount("--sampler-account", flags.sampler_account));
+    RETURN_IF_ERROR(CheckAccount("--operator-account", flags.operator_account));
+    ASSIGN_OR_RETURN(kube::Config config, kube::LoadConfig(flags.kube));
+    ASSIGN_OR_RETURN(kube, kube::RestClient::Create(std::move(config), "borescope-store"));
+  }
 
   // Before any thread, so that only we get them.
   sigset_t ends;
@@ -116,8 +113,13 @@ Status Run(const Flags& flags) {
   QueryService queries(database.get(), &registry, &Clock::System());
   SessionRecords sessions(database.get(), &Clock::System());
 
+  std::optional<TokenReviewer> reviewer;
+  if (kube) reviewer.emplace(kube.get(), &registry, &Clock::System(), TokenReviewer::Options{.lasting = {flags.sampler_account, flags.operator_account}});
+  Access access({flags.token_file, reviewer ? &*reviewer : nullptr, flags.sampler_account, flags.operator_account}, &registry);
+
   http::ServerOptions options;
-  options.authorize = [&](const http::Request& request) { return Authorize(request, flags.token_file); };
+  options.workers = 8;  // twice as many as may wait for the API server
+  options.authorize = [&](http::Request& head) { return access.Authorize(head); };
   options.refuse = ConnectRefusal;
   http::Server server(options);
   auto ok = [](const http::Request&) { return http::Response::Text(200, "ok"); };
@@ -130,6 +132,11 @@ Status Run(const Flags& flags) {
   server.Handle("POST", "/push.v1.PusherService/Push", [&](const http::Request& r) { return ingester.Push(r); });
   server.Handle("POST", "/querier.v1.QuerierService/SelectMergeProfile", [&](const http::Request& r) { return queries.SelectMergeProfile(r); });
   server.Handle("GET", "/pyroscope/render", [&](const http::Request& r) { return queries.Render(r); });
+  for (const auto& [name, method] : QueryService::kLabelMethods) {
+    auto labels = [&queries, method = method](const http::Request& r) { return queries.AnswerLabels(method, r); };
+    for (const char* verb : {"GET", "POST"}) server.Handle(verb, "/querier.v1.QuerierService/" + std::string(name), labels);
+  }
+  server.Handle("GET", std::string(Access::kWhoAmI), [&](const http::Request& r) { return access.WhoAmI(r); });
   server.Handle("PUT", std::string(SessionRecords::kPrefix) + "*", [&](const http::Request& r) { return sessions.Put(r); });
   server.Handle("GET", std::string(SessionRecords::kPrefix) + "*", [&](const http::Request& r) { return sessions.Get(r); });
   RETURN_IF_ERROR(server.Start(flags.listen).WithContext("--listen"));
@@ -151,8 +158,14 @@ int main(int argc, char** argv) {
   borescope::store::Flags flags;
   CLI::App app{"borescope-store: keeps profiles and answers queries about them (Pyroscope's push and query protocol)"};
   app.add_option("--data", flags.data, "Directory of the database; made when missing")->required();
-  app.add_option("--listen", flags.listen, "Address; other than loopback only with --token-file")->capture_default_str();
+  app.add_option("--listen", flags.listen, "Address; other than loopback only with --token-review or --token-file")->capture_default_str();
   app.add_option("--token-file", flags.token_file, "File with the bearer token that every request must carry");
+  app.add_flag("--token-review", flags.token_review, "Ask the API server whose a request's token is: borescope-reader of a namespace reads what is of it");
+  app.add_option("--sampler-account", flags.sampler_account, "With --token-review: who may push, system:serviceaccount:NAMESPACE:NAME");
+  app.add_option("--operator-account", flags.operator_account, "With --token-review: who may put sessions' records, likewise");
+  app.add_option("--kubeconfig", flags.kube.kubeconfig, "Reach the API server as this file says (outside a cluster)");
+  app.add_option("--in-cluster-dir", flags.kube.in_cluster_dir, "Folder with token, ca.crt and namespace")->capture_default_str();
+  app.add_option("--api-server", flags.kube.api_server, "https://HOST:PORT; default from KUBERNETES_SERVICE_HOST and _PORT");
   app.add_option("--retention", flags.retention, "How long windows are kept")->capture_default_str();
   app.add_option("--max-bytes", flags.max_bytes, "Bytes of the database beyond which the oldest windows are deleted")
       ->check(CLI::Range(int64_t{1} << 20, INT64_MAX))

@@ -36,5 +36,8 @@ std::string EncodePush(const std::vector<PushSeries>& series);
 
 // kInvalid: not a PushRequest; kExhausted: one of the limits, named with what to do.
 Result<std::vector<PushSeries>> DecodePush(std::string_view bytes, const PushLimits& limits = {});
+// The same message as protobuf's JSON writes it: {"series": [{"labels": [{"name", "value"}], "samples": [{"rawProfile": BASE64, "ID"}]}]}.
+// Keys that are not known are left alone.
+Result<std::vector<PushSeries>> DecodePushJson(std::string_view text, const PushLimits& limits = {});
 
 }  // namespace borescope::codec

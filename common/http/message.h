@@ -25,6 +25,7 @@ struct Request {
   Headers headers;
   std::string body;          // in a server: without its gzip coding
   std::string peer_address;  // server only: of the TCP connection, never from a header
+  std::string scope;         // server only: what ServerOptions::authorize has let the caller see, for the handlers
 
   // The value of a header, or "".
   std::string_view Header(std::string_view name) const;

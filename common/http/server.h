@@ -21,8 +21,8 @@ struct ServerOptions {
   size_t max_inflate_ratio = 200;          // gzip bodies that grow more than this are refused (beyond 1 MiB)
   std::chrono::milliseconds read_timeout{10'000};   // whole request, from its first byte
   std::chrono::milliseconds write_timeout{30'000};  // whole response
-  // Asked before the body is read; an answer ends the request. Null: all are let in.
-  std::function<std::optional<Response>(const Request& head)> authorize = nullptr;
+  // Asked before the body is read; an answer ends the request. It may set `scope` for the handlers, nothing else. Null: all are let in.
+  std::function<std::optional<Response>(Request& head)> authorize = nullptr;
   // The answer to a request that the server refuses before a handler (413 body too large, 400, 405, 404 ...); null: plain text.
   // `message` is a whole sentence with the limit and the value found.
   std::function<Response(int status, std::string_view message)> refuse = nullptr;

@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <optional>
 
+#include "common/base/base64.h"
 #include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/strings.h"
@@ -18,27 +18,6 @@ using nlohmann::json;
 
 constexpr auto kTokenAge = std::chrono::seconds(60);
 constexpr size_t kMaxFileBytes = 1 << 20;
-
-// Base64 in the standard or the URL alphabet; padding may be missing.
-std::optional<std::string> Base64Decode(std::string_view s) {
-  std::string out;
-  uint32_t bits = 0;
-  int count = 0;
-  while (!s.empty() && s.back() == '=') s.remove_suffix(1);
-  for (char c : s) {
-    int v = c >= 'A' && c <= 'Z'   ? c - 'A'
-            : c >= 'a' && c <= 'z' ? c - 'a' + 26
-            : c >= '0' && c <= '9' ? c - '0' + 52
-            : c == '+' || c == '-' ? 62
-            : c == '/' || c == '_' ? 63
-                                   : -1;
-    if (c == '\n' || c == '\r') continue;
-    if (v < 0) return std::nullopt;
-    bits = bits << 6 | static_cast<uint32_t>(v);
-    if ((count += 6) >= 8) out += static_cast<char>(bits >> (count -= 8) & 0xff);
-  }
-  return out;
-}
 
 std::string Text(const json& object, std::string_view key) {
   if (!object.is_object()) return "";
@@ -227,6 +206,18 @@ Result<TokenClaims> ReadTokenClaims(std::string_view token) {
   out.pod_uid = Text(Member(kubernetes, "pod"), "uid");
   out.node_name = Text(Member(kubernetes, "node"), "name");
   out.node_uid = Text(Member(kubernetes, "node"), "uid");
+  const json& audience = Member(claims, "aud");  // one text, or a list of them
+  if (audience.is_string()) out.audiences.push_back(audience.get<std::string>());
+  if (audience.is_array()) {
+    for (const json& one : audience) {
+      if (one.is_string()) out.audiences.push_back(one.get<std::string>());
+    }
+  }
+  const json& expires = Member(claims, "exp");
+  constexpr int64_t kMaxSeconds = INT64_MAX / 1'000'000'000;
+  if (expires.is_number_integer() && expires.get<int64_t>() > 0 && expires.get<int64_t>() <= kMaxSeconds) {
+    out.expires_ns = expires.get<int64_t>() * 1'000'000'000;
+  }
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/http/client.h"
@@ -65,6 +66,8 @@ Result<Config> LoadKubeconfig(const std::string& path, const std::string& contex
 // The claims of the token that matter here, not verified: who we are is the server's to decide.
 struct TokenClaims {
   std::string ns, service_account, pod_name, pod_uid, node_name, node_uid;
+  std::vector<std::string> audiences;
+  int64_t expires_ns = 0;  // since the epoch; 0: it does not say
 };
 Result<TokenClaims> ReadTokenClaims(std::string_view token);
 

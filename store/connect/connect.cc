@@ -17,7 +17,7 @@ Code CodeOf(ErrorCode code) {
     case ErrorCode::kInvalid: return {400, "invalid_argument"};
     case ErrorCode::kNotFound: return {404, "not_found"};
     case ErrorCode::kConflict: return {409, "aborted"};
-    case ErrorCode::kDenied: return {401, "unauthenticated"};
+    case ErrorCode::kDenied: return {403, "permission_denied"};
     case ErrorCode::kExhausted: return {429, "resource_exhausted"};
     case ErrorCode::kUnavailable: return {503, "unavailable"};
     case ErrorCode::kUnsupported: return {501, "unimplemented"};
@@ -55,11 +55,20 @@ http::Response ConnectError(const Error& error) {
 
 http::Response ConnectRefusal(int status, std::string_view message) { return Answer(status, CodeOfStatus(status), message); }
 
-std::optional<http::Response> RequireProto(const http::Request& request) {
+std::optional<Encoding> EncodingOf(const http::Request& request) {
   std::string_view type = request.Header("Content-Type");
-  if (Trim(type.substr(0, type.find(';'))) == "application/proto") return std::nullopt;
-  http::Response response = ConnectRefusal(415, "Content-Type is " + JsonQuote(SanitizeName(type, 64)) + ": send application/proto");
-  response.headers["Accept-Post"] = "application/proto";
+  type = Trim(type.substr(0, type.find(';')));
+  if (type == "application/proto") return Encoding::kProto;
+  if (type == "application/json") return Encoding::kJson;
+  return std::nullopt;
+}
+
+std::string_view ContentTypeOf(Encoding encoding) { return encoding == Encoding::kJson ? "application/json" : "application/proto"; }
+
+http::Response WrongContentType(const http::Request& request, std::string_view accepted) {
+  http::Response response = ConnectRefusal(415, "Content-Type is " + JsonQuote(SanitizeName(request.Header("Content-Type"), 64)) + ": send " +
+                                                    std::string(accepted));
+  response.headers["Accept-Post"] = std::string(accepted);
   return response;
 }
 

@@ -14,7 +14,11 @@ http::Response ConnectError(const Error& error);
 // The same for what is refused by HTTP status (413, 415, 405 ...), which stays.
 http::Response ConnectRefusal(int status, std::string_view message);
 
-// The 415 for a body that is not application/proto, or nothing.
-std::optional<http::Response> RequireProto(const http::Request& request);
+// How the body of a POST is written, by its Content-Type; the answer is written the same way.
+enum class Encoding { kProto, kJson };
+std::optional<Encoding> EncodingOf(const http::Request& request);
+std::string_view ContentTypeOf(Encoding encoding);
+// The 415 for another one; `accepted` is what would be taken.
+http::Response WrongContentType(const http::Request& request, std::string_view accepted);
 
 }  // namespace borescope::store

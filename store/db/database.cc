@@ -179,10 +179,13 @@ Result<int64_t> Database::SeriesId(const SeriesKey& key) {
   return writer_.last_insert_id();
 }
 
-Result<std::vector<Series>> Database::ListSeries() {
+Result<std::vector<Series>> Database::ListSeries(int64_t from_ns, int64_t until_ns) {
   ASSIGN_OR_RETURN(Connection connection, TakeReader());
   Reader reader(this, std::move(connection));
-  ASSIGN_OR_RETURN(Statement select, Statement::Prepare(*reader, "SELECT id, labels, types FROM series ORDER BY id"));
+  ASSIGN_OR_RETURN(Statement select,
+                   Statement::Prepare(*reader, "SELECT id, labels, types FROM series WHERE EXISTS (SELECT 1 FROM windows WHERE series = "
+                                               "series.id AND start_ns < ?2 AND (end_ns > ?1 OR start_ns >= ?1)) ORDER BY id"));
+  select.Bind(1, from_ns).Bind(2, until_ns);
   std::vector<Series> all;
   while (true) {
     ASSIGN_OR_RETURN(bool row, select.Step());
@@ -295,6 +298,40 @@ Result<std::optional<std::string>> Database::GetSession(const SessionKey& key) {
                    Statement::Prepare(*reader, "SELECT json FROM sessions WHERE namespace = ?1 AND name = ?2 AND uid = ?3"));
   ASSIGN_OR_RETURN(bool row, get.Bind(1, key.namespace_name).Bind(2, key.name).Bind(3, key.uid).Step());
   return row ? std::optional(std::string(get.Bytes(0))) : std::nullopt;
+}
+
+Error OtherNamespace(std::string_view own, std::string_view asked) {
+  return {ErrorCode::kDenied, "the token is of namespace " + std::string(own) + " and shows nothing of " + SanitizeName(asked, 64) +
+                                  ": send one of ServiceAccount borescope-reader there (kubectl create token borescope-reader -n NAMESPACE --audience borescope-store)"};
+}
+
+std::optional<std::string_view> View::ns() const { return scope_ == "*" ? std::nullopt : std::optional<std::string_view>(scope_); }
+
+bool View::Sees(const Series& series) const {
+  if (scope_ == "*") return true;
+  return !scope_.empty() && std::ranges::find(series.key.labels, std::pair<std::string, std::string>("namespace", scope_)) != series.key.labels.end();
+}
+
+Result<std::vector<Series>> View::ListSeries(int64_t from_ns, int64_t until_ns) const {
+  ASSIGN_OR_RETURN(std::vector<Series> all, database_->ListSeries(from_ns, until_ns));
+  std::erase_if(all, [&](const Series& series) { return !Sees(series); });
+  return all;
+}
+
+Status View::ForEachWindow(const Series& series, int64_t from_ns, int64_t until_ns,
+                           const std::function<Status(std::string_view pprof)>& f) const {
+  if (!Sees(series)) return Error{ErrorCode::kInternal, "a series out of the view's scope"};
+  return database_->ForEachWindow(series.id, from_ns, until_ns, f);
+}
+
+Result<std::pair<int64_t, int64_t>> View::SeriesRange(const Series& series) const {
+  if (!Sees(series)) return Error{ErrorCode::kInternal, "a series out of the view's scope"};
+  return database_->SeriesRange(series.id);
+}
+
+Result<std::optional<std::string>> View::GetSession(const SessionKey& key) const {
+  if (scope_ != "*" && scope_ != key.namespace_name) return OtherNamespace(scope_, key.namespace_name);
+  return database_->GetSession(key);
 }
 
 }  // namespace borescope::store

@@ -57,7 +57,8 @@ class Database {
   // The number that was new; the others are stored already.
   Result<int64_t> Insert(std::span<const Window> windows);
 
-  Result<std::vector<Series>> ListSeries();
+  // Those with a window that overlaps [from_ns, until_ns).
+  Result<std::vector<Series>> ListSeries(int64_t from_ns = INT64_MIN, int64_t until_ns = INT64_MAX);
   // Calls f with the pprof of each window of the series that overlaps [from_ns, until_ns), oldest first, until f fails.
   Status ForEachWindow(int64_t series_id, int64_t from_ns, int64_t until_ns, const std::function<Status(std::string_view pprof)>& f);
   // Starts of the first and the last window of a series.
@@ -87,5 +88,31 @@ class Database {
   std::mutex readers_mutex_;
   std::vector<Connection> readers_;  // idle ones
 };
+
+// The part of a database that a caller may see: all that reads for a caller goes through one of these. Cheap to copy.
+class View {
+ public:
+  // scope: "*" is everything, "" nothing, else the namespace whose series (label `namespace`) and session records are seen.
+  View(Database* database, std::string scope) : database_(database), scope_(std::move(scope)) {}
+
+  Result<std::vector<Series>> ListSeries(int64_t from_ns = INT64_MIN, int64_t until_ns = INT64_MAX) const;
+  // Of a series that ListSeries gave.
+  Status ForEachWindow(const Series& series, int64_t from_ns, int64_t until_ns, const std::function<Status(std::string_view pprof)>& f) const;
+  Result<std::pair<int64_t, int64_t>> SeriesRange(const Series& series) const;
+  // kDenied: of another namespace, whether it exists or not.
+  Result<std::optional<std::string>> GetSession(const SessionKey& key) const;
+
+  // The one namespace, or nothing when everything is seen.
+  std::optional<std::string_view> ns() const;
+
+ private:
+  bool Sees(const Series& series) const;
+
+  Database* database_;
+  std::string scope_;
+};
+
+// What a caller whose token is of namespace `own` is told who asks for another.
+Error OtherNamespace(std::string_view own, std::string_view asked);
 
 }  // namespace borescope::store

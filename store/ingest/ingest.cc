@@ -6,7 +6,6 @@
 
 #include "common/base/log.h"
 #include "common/base/strings.h"
-#include "store/connect/connect.h"
 
 namespace borescope::store {
 namespace {
@@ -86,8 +85,9 @@ Result<Window> DecodeWindow(codec::PushWindow raw, const Labels& labels, int64_t
 
 }  // namespace
 
-Result<std::vector<Window>> DecodeWindows(std::string_view body, int64_t now_ns, const IngestLimits& limits) {
-  ASSIGN_OR_RETURN(std::vector<codec::PushSeries> all, codec::DecodePush(body, limits.push));
+Result<std::vector<Window>> DecodeWindows(std::string_view body, int64_t now_ns, Encoding encoding, const IngestLimits& limits) {
+  ASSIGN_OR_RETURN(std::vector<codec::PushSeries> all,
+                   encoding == Encoding::kJson ? codec::DecodePushJson(body, limits.push) : codec::DecodePush(body, limits.push));
   std::vector<Window> windows;
   for (size_t i = 0; i < all.size(); ++i) {
     std::string context = "series " + std::to_string(i);
@@ -123,9 +123,10 @@ http::Response Ingester::Refuse(const Error& error) {
 }
 
 http::Response Ingester::Push(const http::Request& request) {
-  if (auto refusal = RequireProto(request)) return *std::move(refusal);
+  auto encoding = EncodingOf(request);
+  if (!encoding) return WrongContentType(request, "application/proto, application/json");
   bytes_.Add({}, static_cast<double>(request.body.size()));
-  auto windows = DecodeWindows(request.body, clock_->RealtimeNs());
+  auto windows = DecodeWindows(request.body, clock_->RealtimeNs(), *encoding);
   if (!windows.ok()) {
     // A limit that the same request meets again is not "try later" (429).
     return Refuse({ErrorCode::kInvalid, windows.error().message});
@@ -135,7 +136,8 @@ http::Response Ingester::Push(const http::Request& request) {
   windows_.Add({{"outcome", "stored"}}, static_cast<double>(*stored));
   windows_.Add({{"outcome", "duplicate"}}, static_cast<double>(static_cast<int64_t>(windows->size()) - *stored));
   http::Response response;
-  response.headers["Content-Type"] = "application/proto";
+  response.headers["Content-Type"] = ContentTypeOf(*encoding);
+  if (encoding == Encoding::kJson) response.body = "{}";
   return response;
 }
 

@@ -12,6 +12,7 @@
 #include "common/codec/push.h"
 #include "common/http/message.h"
 #include "common/metrics/metrics.h"
+#include "store/connect/connect.h"
 #include "store/db/database.h"
 
 namespace borescope::store {
@@ -26,9 +27,9 @@ struct IngestLimits {
   std::chrono::nanoseconds max_ahead = std::chrono::minutes(10);
 };
 
-// A whole push request as windows to store, or the first thing that is wrong with it: kInvalid for all that would be wrong again
+// A whole push request (protobuf, or its JSON) as windows to store, or the first thing that is wrong with it: kInvalid for all that would be wrong again
 // the next time. Labels of the protocol's own (those that begin with "__", but for __name__ and __session_id__) are not kept.
-Result<std::vector<Window>> DecodeWindows(std::string_view body, int64_t now_ns, const IngestLimits& limits = {});
+Result<std::vector<Window>> DecodeWindows(std::string_view body, int64_t now_ns, Encoding encoding = Encoding::kProto, const IngestLimits& limits = {});
 
 // push.v1.PusherService/Push. Thread-safe.
 class Ingester {

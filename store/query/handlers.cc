@@ -11,6 +11,7 @@
 #include "common/codec/flamebearer.h"
 #include "common/codec/pprof.h"
 #include "store/connect/connect.h"
+#include "store/query/labels.h"
 #include "store/query/query.h"
 #include "store/query/time_range.h"
 
@@ -46,8 +47,25 @@ http::Response QueryService::Render(const http::Request& request) {
 
 http::Response QueryService::SelectMergeProfile(const http::Request& request) {
   int64_t began = clock_->MonotonicNs();
-  if (auto refusal = RequireProto(request)) return Finish("SelectMergeProfile", began, *std::move(refusal));
+  if (EncodingOf(request) != Encoding::kProto) return Finish("SelectMergeProfile", began, WrongContentType(request, "application/proto"));
   return Finish("SelectMergeProfile", began, TrySelectMergeProfile(request));
+}
+
+http::Response QueryService::AnswerLabels(LabelMethod method, const http::Request& request) {
+  int64_t began = clock_->MonotonicNs();
+  std::string_view route = std::ranges::find(kLabelMethods, method, &std::pair<std::string_view, LabelMethod>::second)->first;
+  if (request.method == "POST" && !EncodingOf(request)) {
+    return Finish(route, began, WrongContentType(request, "application/proto, application/json"));
+  }
+  return Finish(route, began, TryLabels(method, request));
+}
+
+Result<http::Response> QueryService::TryLabels(LabelMethod method, const http::Request& request) {
+  bool post = request.method == "POST";
+  Encoding encoding = post ? EncodingOf(request).value_or(Encoding::kJson) : Encoding::kJson;
+  ASSIGN_OR_RETURN(LabelQuery query, post ? ParseLabelQuery(method, encoding, request.body) : ParseLabelQuery(method, request, clock_->RealtimeNs()));
+  ASSIGN_OR_RETURN(std::string answer, AnswerLabelQuery(method, encoding, View(database_, request.scope), query));
+  return Body(ContentTypeOf(encoding), std::move(answer));
 }
 
 Result<http::Response> QueryService::TryRender(const http::Request& request) {
@@ -65,7 +83,7 @@ Result<http::Response> QueryService::TryRender(const http::Request& request) {
     return Error{ErrorCode::kInvalid, "format: it is " + JsonQuote(SanitizeName(format, 64)) + ": give json, pprof or collapsed"};
   }
   ASSIGN_OR_RETURN(Query query, ParseQuery(request.Query("query"), from, until));
-  ASSIGN_OR_RETURN(profile::Profile profile, Select(*database_, query));
+  ASSIGN_OR_RETURN(profile::Profile profile, Select(View(database_, request.scope), query));
   if (format == "pprof") {
     http::Response response = Body("application/octet-stream", codec::EncodePprofGzip(profile));
     response.headers["Content-Disposition"] = "attachment; filename=\"profile.pb.gz\"";
@@ -91,7 +109,7 @@ Result<http::Response> QueryService::TrySelectMergeProfile(const http::Request& 
   std::string selector = message.label_selector().empty() ? "{}" : message.label_selector();
   ASSIGN_OR_RETURN(Query query, ParseQuery(selector, message.start() * 1'000'000, message.end() * 1'000'000));
   query.type = std::move(type);
-  ASSIGN_OR_RETURN(profile::Profile profile, Select(*database_, query));
+  ASSIGN_OR_RETURN(profile::Profile profile, Select(View(database_, request.scope), query));
   return Body("application/proto", codec::EncodePprof(profile));
 }
 

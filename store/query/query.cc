@@ -17,13 +17,6 @@ namespace {
 constexpr size_t kMaxMergedSamples = 1'000'000;
 constexpr size_t kHints = 5;
 
-std::string_view NameOf(const SeriesKey& key) {
-  for (const auto& [name, value] : key.labels) {
-    if (name == "__name__") return value;
-  }
-  return "";
-}
-
 std::string TypeId(const SeriesKey& key, const profile::ValueType& sample) {
   return ProfileType{std::string(NameOf(key)), sample, key.period_type}.ToString();
 }
@@ -65,8 +58,8 @@ std::string Describe(const Query& query) {
 }
 
 // Why nothing matches, and what is near.
-std::string Explain(const Query& query, const std::vector<Series>& all) {
-  if (all.empty()) return "the store holds no profile yet";
+std::string Explain(const Query& query, const View& view, const std::vector<Series>& all) {
+  if (all.empty()) return "the store holds no profile " + (view.ns() ? "of namespace " + std::string(*view.ns()) + " " : "") + "yet";
   std::string why;
   if (std::ranges::none_of(all, [&](const Series& series) { return TypeMatches(query, series.key); })) {
     std::set<std::string> types;
@@ -158,8 +151,24 @@ Result<Query> ParseQuery(std::string_view text, int64_t from_ns, int64_t until_n
   return query;
 }
 
-Result<profile::Profile> Select(Database& database, const Query& query) {
-  ASSIGN_OR_RETURN(std::vector<Series> all, database.ListSeries());
+std::string_view NameOf(const SeriesKey& key) {
+  for (const auto& [name, value] : key.labels) {
+    if (name == "__name__") return value;
+  }
+  return "";
+}
+
+Status CheckNamespace(const View& view, const std::vector<Matcher>& matchers) {
+  if (!view.ns()) return OkStatus();
+  for (const Matcher& matcher : matchers) {
+    if (matcher.name == "namespace" && !matcher.Matches({{"namespace", std::string(*view.ns())}})) return OtherNamespace(*view.ns(), matcher.value);
+  }
+  return OkStatus();
+}
+
+Result<profile::Profile> Select(const View& view, const Query& query) {
+  RETURN_IF_ERROR(CheckNamespace(view, query.matchers));
+  ASSIGN_OR_RETURN(std::vector<Series> all, view.ListSeries());
   std::vector<const Series*> matching;
   for (const Series& series : all) {
     bool matches = TypeMatches(query, series.key) &&
@@ -167,7 +176,7 @@ Result<profile::Profile> Select(Database& database, const Query& query) {
     if (matches) matching.push_back(&series);
   }
   if (matching.empty()) {
-    return Error{ErrorCode::kNotFound, "nothing matches " + Describe(query) + ": " + Explain(query, all)};
+    return Error{ErrorCode::kNotFound, "nothing matches " + Describe(query) + ": " + Explain(query, view, all)};
   }
 
   // Profiles of equal sample types are merged as they are; the one that is asked for is taken out of each at the end.
@@ -176,7 +185,7 @@ Result<profile::Profile> Select(Database& database, const Query& query) {
   for (const Series* series : matching) {
     profile::Profile& into = merged[series->key.sample_types];
     bool any = false;
-    RETURN_IF_ERROR(database.ForEachWindow(series->id, query.from_ns, query.until_ns, [&](std::string_view pprof) -> Status {
+    RETURN_IF_ERROR(view.ForEachWindow(*series, query.from_ns, query.until_ns, [&](std::string_view pprof) -> Status {
       any = true;
       auto status = codec::MergePprof(pprof, &into, {.max_bytes = 16 << 20});
       if (!status.ok()) return Error{ErrorCode::kInternal, "query: a stored profile is damaged: " + status.error().message};
@@ -192,7 +201,7 @@ Result<profile::Profile> Select(Database& database, const Query& query) {
   if (merged.empty()) {
     int64_t first = INT64_MAX, last = 0;
     for (const Series* series : matching) {
-      ASSIGN_OR_RETURN(auto range, database.SeriesRange(series->id));
+      ASSIGN_OR_RETURN(auto range, view.SeriesRange(*series));
       first = std::min(first, range.first);
       last = std::max(last, range.second);
     }

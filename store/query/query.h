@@ -34,8 +34,14 @@ struct Query {
 // TYPE, TYPE{SELECTOR} or {SELECTOR}.
 Result<Query> ParseQuery(std::string_view text, int64_t from_ns, int64_t until_ns);
 
-// All windows that match, merged. With a type the profile has this one sample type only.
-// kNotFound says what was looked for and what there is instead; kInvalid: several kinds match; kExhausted: too much of it.
-Result<profile::Profile> Select(Database& database, const Query& query);
+// All windows of the view that match, merged. With a type the profile has this one sample type only.
+// kNotFound says what was looked for and what there is instead; kInvalid: several kinds match; kExhausted: too much of it; kDenied:
+// the selector asks for another namespace than the view's.
+Result<profile::Profile> Select(const View& view, const Query& query);
+
+// kDenied when a matcher leaves nothing of the view's namespace.
+Status CheckNamespace(const View& view, const std::vector<Matcher>& matchers);
+// The `__name__` of a series.
+std::string_view NameOf(const SeriesKey& key);
 
 }  // namespace borescope::store

@@ -45,7 +45,7 @@ http::Response SessionRecords::Put(const http::Request& request) {
 http::Response SessionRecords::Get(const http::Request& request) {
   auto key = KeyOf(request);
   if (!key.ok()) return ConnectError(key.error());
-  auto json = database_->GetSession(*key);
+  auto json = View(database_, request.scope).GetSession(*key);
   if (!json.ok()) return ConnectError(json.error());
   if (!json->has_value()) {
     return ConnectError({ErrorCode::kNotFound, "no record of session " + std::string(key->namespace_name) + "/" + std::string(key->name) +

@@ -14,7 +14,7 @@ class SessionRecords {
   static constexpr size_t kMaxBytes = 256 << 10;
 
   SessionRecords(Database* database, const Clock* clock) : database_(database), clock_(clock) {}
-  // PUT and GET /api/v1/sessions/{namespace}/{name}/{uid}; a PUT replaces.
+  // PUT and GET /api/v1/sessions/{namespace}/{name}/{uid}; a PUT replaces, a GET sees what the request's scope shows.
   http::Response Put(const http::Request& request);
   http::Response Get(const http::Request& request);
 

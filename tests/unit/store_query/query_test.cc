@@ -22,7 +22,7 @@ class QueryTest : public ::testing::Test {
   }
   void Store(const std::string& name, const std::string& pod, const profile::Profile& p) {
     Window window;
-    window.series = {{{"__name__", name}, {"pod", pod}, {"service_name", "shop"}}, p.sample_types, p.period_type};
+    window.series = {{{"__name__", name}, {"namespace", ns_}, {"pod", pod}, {"service_name", "shop"}}, p.sample_types, p.period_type};
     window.start_ns = p.time_ns;
     window.end_ns = p.time_ns + p.duration_ns;
     window.pprof = codec::EncodePprof(p);
@@ -31,11 +31,12 @@ class QueryTest : public ::testing::Test {
   }
   Result<profile::Profile> Ask(const std::string& text, int64_t from = 0, int64_t until = INT64_MAX) {
     ASSIGN_OR_RETURN(Query query, ParseQuery(text, from, until));
-    return Select(*database_, query);
+    return Select(View(database_.get(), scope_), query);
   }
 
   testing::TemporaryDirectory directory_;
   std::unique_ptr<Database> database_;
+  std::string ns_ = "shop", scope_ = "*";  // of what is stored, of who asks
   std::mt19937_64 random_{testing::Seed()};
 };
 
@@ -89,6 +90,32 @@ TEST_F(QueryTest, TypesThatDifferAreAskedForByName) {
   alone.AddSample({&f, 1}, std::vector<int64_t>{5});
   Store("process_cpu", "b", alone);
   EXPECT_EQ(Ask(kCpu)->Total(0), cpu.Total(1) + 5);
+}
+
+TEST_F(QueryTest, ANamespaceSeesItsOwn) {
+  profile::Profile ours = testing::RandomProfile(random_, 20), theirs = testing::RandomProfile(random_, 20);
+  Store("process_cpu", "mine", ours);
+  ns_ = "secret-lab";
+  Store("process_cpu", "hidden-pod", theirs);
+  scope_ = "shop";
+  EXPECT_EQ(Ask("{}")->Total(1), ours.Total(1));
+  EXPECT_EQ(Ask("{namespace=\"shop\"}")->Total(1), ours.Total(1));
+  EXPECT_EQ(Ask("{namespace!=\"shop\"}").error().code, ErrorCode::kDenied);
+  for (const char* other : {"{namespace=\"secret-lab\"}", "{namespace=~\"secret.*\"}", "{pod=~\".*\", namespace=\"secret-lab\"}"}) {
+    auto denied = Ask(other);
+    ASSERT_FALSE(denied.ok()) << other;
+    EXPECT_EQ(denied.error().code, ErrorCode::kDenied);
+    EXPECT_NE(denied.error().message.find("namespace shop"), std::string::npos) << denied.error().message;
+  }
+  // No hint may name what the caller must not see.
+  auto none = Ask("{pod=\"hidden-po\"}");
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().message.find("hidden-pod"), std::string::npos) << none.error().message;
+  EXPECT_NE(none.error().message.find("mine"), std::string::npos) << none.error().message;
+  scope_ = "third";
+  EXPECT_NE(Ask("{}").error().message.find("no profile of namespace third"), std::string::npos) << Ask("{}").error().message;
+  scope_ = "";
+  EXPECT_EQ(Ask("{}").error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(QueryTest, RefusesWrongForms) {
