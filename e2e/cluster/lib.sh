@@ -43,6 +43,8 @@ await() {
 digest() { cat "$@" | sha256sum | cut -c1-16; }
 
 kube_directory() { echo "$CACHE/kube-$KUBE_VERSION-$(cd "$HERE/kube" && digest go.mod go.sum main.go)"; }
+helm_directory() { echo "$CACHE/helm-$(cd "$HERE/helm" && digest go.mod go.sum)"; }
+dns_directory() { echo "$CACHE/dns-$(cd "$HERE/dns" && digest go.mod go.sum main.go)"; }
 cni_directory() { echo "$CACHE/cni-$(cd "$HERE/cni" && digest go.mod go.sum)"; }
 
 unified_cgroups() { [ -f /sys/fs/cgroup/cgroup.controllers ]; }

@@ -301,7 +301,10 @@ KernelFacts ReadKernelFacts(const std::string& proc_root, const std::string& sys
   facts.preempt_rt = facts.build.find("PREEMPT_RT") != std::string::npos || ReadNumber(sys_root + "/kernel/realtime", 0) == 1;
 
   std::string config = GunzipFile(proc_root + "/config.gz");
-  if (config.empty()) config = GunzipFile(std::string("/boot/config-") + names.release);  // reads plain files as well
+  // Reads plain files as well. In a container /boot is the image's own, and empty: with hostPID the node's is behind its first process.
+  for (const std::string& root : {std::string(), proc_root + "/1/root"}) {
+    if (config.empty()) config = GunzipFile(root + "/boot/config-" + names.release);
+  }
   if (config.find("# CONFIG_HARDENED_USERCOPY is not set") != std::string::npos) facts.hardened_usercopy = false;
   if (auto line = ReadFile(proc_root + "/cmdline", 1 << 16); line.ok()) {
     for (std::string_view word : Split(Trim(*line), ' ')) {

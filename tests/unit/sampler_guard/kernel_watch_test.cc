@@ -2,6 +2,7 @@
 #include "sampler/guard/kernel_watch.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -79,6 +80,23 @@ TEST_F(KernelWatchTest, ReadsNothingWhileNothingIsArmed) {
   int left = 0;
   ASSERT_EQ(ioctl(log_.get(), FIONREAD, &left), 0);
   EXPECT_EQ(left, 1);
+}
+
+TEST(LogTextTest, GivesEachLineOnce) {
+  LogText text;
+  std::string log = "om the middle of a line\n<6>[    1.000002] before\n";
+  EXPECT_THAT(text.News(log), testing::ElementsAre("6,1,1000002,-;before\n"));
+  EXPECT_THAT(text.News(log), testing::IsEmpty());
+  log += "<1>[   12.345678] BUG: unable to handle page fault\n<4>[   12.345679][  T123] RIP: 0010:bpf_prog_6deef7357e7b4530_tick+0x1/0x2\n<30>no time\n";
+  EXPECT_THAT(text.News(log), testing::ElementsAre("1,2,12345678,-;BUG: unable to handle page fault\n",
+                                                   "4,3,12345679,-;RIP: 0010:bpf_prog_6deef7357e7b4530_tick+0x1/0x2\n", "30,4,0,-;no time\n"));
+}
+
+TEST(LogTextTest, WhatWasOverwrittenIsAGap) {
+  LogText text;
+  text.News("<6>[    1.000000] a\n");
+  EXPECT_THAT(text.News("<6>[    9.000000] z\n"), testing::ElementsAre("6,3,9000000,-;z\n"));
+  EXPECT_THAT(text.News(""), testing::IsEmpty());
 }
 
 TEST(KernelWatchOpenTest, SaysWhatFollowsWithoutIt) {
