@@ -13,9 +13,9 @@
 #include "common/base/strings.h"
 #include "common/http/client.h"
 #include "common/http/server.h"
-#include "fake_api.h"
 #include "store/connect/connect.h"
 #include "temporary_directory.h"
+#include "tests/unit/common_kube/fake_api.h"
 
 namespace borescope::store {
 namespace {
