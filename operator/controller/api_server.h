@@ -37,6 +37,9 @@ class ApiServer {
   virtual void UnwatchPods(const std::string& ns) = 0;
 
   virtual void Emit(const api::ObjectMeta& session, const EventNote& event) = 0;
+  // Makes the ServiceAccount whose tokens read a namespace's profiles from the store, unless it is
+  // there. kDenied: we may not, or a quota is used up.
+  virtual Status MakeReader(const std::string& ns) = 0;
   // Hands the record of a session that is about to be finished to the store, where it lives as long
   // as the profiles. Best effort, and before the terminal status is written: after a crash in
   // between it is simply done again.

@@ -19,6 +19,7 @@ constexpr std::chrono::milliseconds kStoreTimeout{2'000};
 constexpr std::chrono::seconds kStoreRest{30};
 
 const kube::Resource kPods{"", "v1", "pods"};
+const kube::Resource kServiceAccounts{"", "v1", "serviceaccounts"};
 
 // The kinds that a session may name, and those on the way from a pod to them.
 struct WorkloadKind {
@@ -228,6 +229,20 @@ void KubeApi::Emit(const api::ObjectMeta& session, const EventNote& event) {
   } else {
     events_->Normal(Reference(session), event.reason, "Reconcile", event.note);
   }
+}
+
+Status KubeApi::MakeReader(const std::string& ns) {
+  if (store_ == nullptr) return OkStatus();
+  RETURN_IF_ERROR(MayWrite());
+  json account = {{"apiVersion", "v1"},
+                  {"kind", "ServiceAccount"},
+                  {"metadata",
+                   {{"name", "borescope-reader"},
+                    {"labels", {{"app.kubernetes.io/managed-by", "borescope-operator"}}}}},
+                  {"automountServiceAccountToken", false}};
+  auto made = client_->Create(kServiceAccounts, ns, account, Options());
+  if (made.ok() || made.error().code == ErrorCode::kConflict) return OkStatus();
+  return made.error();
 }
 
 void KubeApi::Keep(const api::ProfilingSession& session,

@@ -50,6 +50,7 @@ class KubeApi : public ApiServer {
   void WatchPods(const std::string& ns) override;
   void UnwatchPods(const std::string& ns) override;
   void Emit(const api::ObjectMeta& session, const EventNote& event) override;
+  Status MakeReader(const std::string& ns) override;
   void Keep(const api::ProfilingSession& session,
             const api::ProfilingSessionStatus& status) override;
 

@@ -285,12 +285,32 @@ void Loop::WriteStatus(const api::ProfilingSession& before, SessionPlan& plan, i
     server_->Emit(before.metadata, event);
     ++stats_.events;
   }
+  if (api::IsTrue(plan.status->conditions, "Accepted")) MakeReader(before.metadata);
   if (!plan.progress.empty()) {
     SessionMemory& memory = world_.memory[before.metadata.uid];
     memory.progress = plan.progress;
     memory.progress_written = now;
   }
   OnSession(*std::move(written));
+}
+
+void Loop::MakeReader(const api::ObjectMeta& session) {
+  if (read_.contains(session.uid)) return;
+  Status made = server_->MakeReader(session.namespace_name);
+  // No answer: tried again with the session's next write. A namespace that is going needs none.
+  if (!made.ok() && made.error().code != ErrorCode::kDenied &&
+      made.error().code != ErrorCode::kNotFound) {
+    return;
+  }
+  read_.insert(session.uid);
+  if (made.ok() || made.error().code == ErrorCode::kNotFound) return;
+  server_->Emit(session, {true, "ReaderNotMade",
+                          "ServiceAccount borescope-reader could not be made, so that the profile "
+                          "can't be read with kubectl borescope: make it with kubectl create "
+                          "serviceaccount borescope-reader -n " +
+                              session.namespace_name + ", or let the operator (" +
+                              made.error().message + ")"});
+  ++stats_.events;
 }
 
 void Loop::Answer(const Lookup& lookup, const std::string& key, int64_t now) {
@@ -388,6 +408,7 @@ void Loop::SetAssignments(const std::string& key, std::map<std::string, Assignme
 void Loop::Forget(const std::string& key, const std::string& uid, int64_t now) {
   SetAssignments(key, {}, now);
   world_.memory.erase(uid);
+  read_.erase(uid);
   size_t slash = key.find('/');
   std::string ns = key.substr(0, slash);
   // Also of sessions that never came as far as pods: their workload was missing.

@@ -63,6 +63,7 @@ class Loop {
   void Plan(const std::string& key, int64_t now);
   void PlanFinishedSession(const FinishedSession& session, int64_t now);
   void WriteStatus(const api::ProfilingSession& before, SessionPlan& plan, int64_t now);
+  void MakeReader(const api::ObjectMeta& session);
   void Answer(const Lookup& lookup, const std::string& key, int64_t now);
   void ListPods(const api::ProfilingSession& session, const std::string& key, int64_t now);
   void WriteNode(const std::string& node, int64_t now);
@@ -88,6 +89,7 @@ class Loop {
   std::set<std::pair<int64_t, std::string>> timers_;
   std::map<std::string, int64_t> timer_of_;  // session -> its time in timers_
   std::map<std::string, Retry> retries_;     // "s/KEY" or "n/NODE"
+  std::set<std::string> read_;               // uids of sessions for which the reader was made
 
   std::map<std::string, std::map<std::string, Assignment>> assignments_;  // session -> node -> job
   std::map<std::string, std::set<std::string>> sessions_on_;              // node -> sessions

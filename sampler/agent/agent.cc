@@ -132,6 +132,7 @@ Result<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
     WakeEventFd(a->wake_.get());
   };
   ASSIGN_OR_RETURN(a->publisher_, publish::Publisher::Create(a->options_.sinks, std::move(publisher)));
+  ASSIGN_OR_RETURN(a->introductions_, publish::Introductions::Create(a->options_.sinks));
   ASSIGN_OR_RETURN(a->link_, ApiLink::Create(a->options_.kube, {.node = a->options_.node, .wake = [a] { WakeEventFd(a->wake_.get()); }}));
 
   if (Result<std::string> text = ReadFile(a->options_.engine.proc_root + "/self/status", 64 << 10); text.ok()) {
@@ -522,6 +523,7 @@ void Agent::Arm(const std::string& job_id, Now now) {
   int64_t mono = NowNs(CLOCK_MONOTONIC);
   runtime.next_window_mono_ns = grid_mono_ns + kWindowNs * (std::max<int64_t>(0, mono - grid_mono_ns) / kWindowNs + 1);
   publisher_->SetDeadline(job_id, order.deadline_boot_ns + job.spec.publish_deadline_seconds * kSecond);
+  introductions_->Ask(job.spec.sink_names);
 
   Status targeted = engine_->SetPods(*added, uids);
   Apply(machine_.OnArmed(job_id, targeted, now), now);

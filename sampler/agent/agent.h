@@ -22,6 +22,7 @@
 #include "sampler/guard/guard.h"
 #include "sampler/guard/kernel_watch.h"
 #include "sampler/naming/names.h"
+#include "sampler/publish/introductions.h"
 #include "sampler/publish/publisher.h"
 #include "sampler/publish/samples_file.h"
 #include "sampler/stacks/aggregator.h"
@@ -139,6 +140,7 @@ class Agent {
   std::unique_ptr<stacks::Aggregator> aggregator_;
   std::unique_ptr<Fan> fan_;
   std::unique_ptr<publish::Publisher> publisher_;
+  std::unique_ptr<publish::Introductions> introductions_;
   std::unique_ptr<publish::SamplesFile> samples_;
   std::unique_ptr<ApiLink> link_;
   targets::Containers containers_;

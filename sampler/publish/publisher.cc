@@ -7,11 +7,11 @@
 
 #include "common/base/backoff.h"
 #include "common/base/clock.h"
-#include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/strings.h"
 #include "common/codec/push.h"
 #include "common/http/client.h"
+#include "sampler/publish/sink_client.h"
 
 namespace borescope::publish {
 namespace {
@@ -49,26 +49,7 @@ Result<std::unique_ptr<Publisher>> Publisher::Create(std::vector<Sink> sinks, Op
   for (const Sink& sink : publisher->sinks_) {
     auto worker = std::make_unique<Worker>();
     worker->sink = sink;
-    http::ClientOptions client;
-    client.base_url = sink.base_url;
-    client.user_agent = "borescope-sampler";
-    client.connect_timeout = options.push_timeout;
-    client.max_response_bytes = 1 << 20;
-    if (!sink.ca_file.empty()) {
-      client.tls = [file = sink.ca_file]() -> Result<http::TlsMaterial> {
-        ASSIGN_OR_RETURN(std::string pem, ReadFile(file, 4 << 20));
-        return http::TlsMaterial{.ca = std::move(pem), .client_certificate = "", .client_key = ""};
-      };
-    }
-    if (!sink.token_file.empty()) {
-      client.bearer = [file = sink.token_file]() -> Result<std::string> {
-        ASSIGN_OR_RETURN(std::string token, ReadFile(file, 64 << 10));
-        return std::string(Trim(token));
-      };
-    }
-    Result<std::unique_ptr<http::Client>> made = http::Client::Create(std::move(client));
-    if (!made.ok()) return made.error().WithContext("sink " + sink.name);
-    worker->client = *std::move(made);
+    ASSIGN_OR_RETURN(worker->client, MakeSinkClient(sink, options.push_timeout));
     publisher->workers_.push_back(std::move(worker));
   }
   for (auto& worker : publisher->workers_) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -221,6 +222,13 @@ class Cluster : public ApiServer {
   void Emit(const api::ObjectMeta& session, const EventNote& event) override {
     events.push_back(session.name + " " + event.reason);
   }
+  Status MakeReader(const std::string& ns) override {
+    if (!Alive()) return Dead();
+    ++reader_calls;
+    if (reader_error) return *reader_error;
+    readers.insert(ns);
+    return OkStatus();
+  }
   void Keep(const api::ProfilingSession& session, const api::ProfilingSessionStatus&) override {
     records.insert(session.metadata.uid);
   }
@@ -234,6 +242,9 @@ class Cluster : public ApiServer {
   std::set<std::string> silent;         // nodes whose sampler is dead
   std::set<std::string> no_publishing;  // nodes whose sink does not answer
   std::vector<std::string> log;         // of the writes
+  std::set<std::string> readers;        // namespaces with the ServiceAccount borescope-reader
+  std::optional<Error> reader_error;    // instead of making one
+  int reader_calls = 0;
   std::vector<std::string> events;
   std::set<std::string> records;
   std::function<void()> on_step;

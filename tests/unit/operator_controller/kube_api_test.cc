@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 
 #include "common/base/clock.h"
@@ -79,6 +80,31 @@ TEST(KubeApi, EachWriteSaysWhatItWasDecidedOn) {
   leads = false;
   write_all(ErrorCode::kUnavailable);
   EXPECT_EQ(server.requests().size(), 4u);
+}
+
+TEST(KubeApi, AReaderThatIsThereIsNoError) {
+  std::atomic<int> status{201};
+  test::RawServer server([&](test::RawConnection& c, const test::RawRequest&) {
+    if (status == 201) return c.Reply(201, kube::ObjectJson("borescope-reader", "1"));
+    return c.Reply(status, kube::StatusBody(status, status == 409 ? "AlreadyExists" : "Forbidden", "no"));
+  });
+  auto client = kube::ClientOf(server);
+  auto store = http::Client::Create({.base_url = server.url()});
+  Inbox inbox;
+  http::Canceller canceller;
+  KubeApi api(client.get(), nullptr, &inbox, &canceller, store->get(), [] { return true; });
+  EXPECT_TRUE(api.MakeReader("shop").ok());
+  status = 409;
+  EXPECT_TRUE(api.MakeReader("shop").ok());
+  status = 403;
+  EXPECT_EQ(api.MakeReader("shop").error().code, ErrorCode::kDenied);
+  ASSERT_EQ(server.requests().size(), 3u);
+  EXPECT_EQ(server.requests()[0].Path(), "/api/v1/namespaces/shop/serviceaccounts");
+  EXPECT_NE(server.requests()[0].body.find("\"borescope-reader\""), std::string::npos);
+  // Without a store there is nothing to read.
+  KubeApi alone(client.get(), nullptr, &inbox, &canceller, nullptr, [] { return true; });
+  EXPECT_TRUE(alone.MakeReader("shop").ok());
+  EXPECT_EQ(server.requests().size(), 3u);
 }
 
 }  // namespace

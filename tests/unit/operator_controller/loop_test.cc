@@ -48,6 +48,35 @@ TEST(Loop, EventsTellOfTransitionsOnce) {
   EXPECT_EQ(cluster.records.size(), 2u) << "the store has the record of both";
 }
 
+TEST(Loop, TheReaderIsMadeOnceForASession) {
+  Cluster cluster;
+  cluster.AddNode("n1");
+  cluster.AddPod("web", "n1", {{"app", "web"}});
+  cluster.Apply("one", Selecting({{"app", "web"}}, 2));
+  cluster.Run(6 * kSecond);
+  ASSERT_EQ(cluster.Reason("shop/one", "Finished"), "True/Completed");
+  EXPECT_THAT(cluster.readers, ElementsAre("shop"));
+  EXPECT_EQ(cluster.reader_calls, 1);
+}
+
+TEST(Loop, ASessionGoesOnWithoutAReader) {
+  Cluster cluster;
+  cluster.AddNode("n1");
+  cluster.AddPod("web", "n1", {{"app", "web"}});
+  cluster.reader_error = Error{ErrorCode::kDenied, "POST: HTTP 403 Forbidden"};
+  cluster.Apply("one", Selecting({{"app", "web"}}, 2));
+  cluster.Run(6 * kSecond);
+  EXPECT_EQ(cluster.Reason("shop/one", "Finished"), "True/Completed");
+  EXPECT_EQ(std::count(cluster.events.begin(), cluster.events.end(), "one ReaderNotMade"), 1);
+  // An API server that did not answer is asked again with the next write.
+  cluster.reader_error = Error{ErrorCode::kUnavailable, "no answer"};
+  cluster.Apply("two", Selecting({{"app", "web"}}, 2));
+  cluster.Run(1 * kSecond);
+  cluster.reader_error.reset();
+  cluster.Run(6 * kSecond);
+  EXPECT_THAT(cluster.readers, ElementsAre("shop"));
+}
+
 TEST(Loop, SecondSessionOfANamespaceFindsPodsThatTheFirstDidNotSelect) {
   Cluster cluster;
   cluster.AddNode("n1");
