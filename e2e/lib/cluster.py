@@ -82,12 +82,33 @@ def wait_finished(name, namespace="shop", seconds=120):
     return get("psess", name, namespace)
 
 
-def fetch_profile(query, start_ns, end_ns, form="pprof"):
+def new_token(account, namespace, audience="borescope-store"):
+    return kubectl("-n", namespace, "create", "token", account, f"--audience={audience}", "--duration=600s").strip()
+
+
+_reader_tokens = {}  # namespace: (when, token)
+
+
+def reader_token(namespace="shop"):
+    """A token for the store of the namespace's borescope-reader, which the operator made; the same for some minutes."""
+    if namespace not in _reader_tokens or time.monotonic() - _reader_tokens[namespace][0] > 400:
+        _reader_tokens[namespace] = (time.monotonic(), new_token("borescope-reader", namespace))
+    return _reader_tokens[namespace][1]
+
+
+def ask_store(path, token=None, *more, base="http://10.244.0.1:4040", **options):
+    """(HTTP status, body) of a request to the store; the token travels in Borescope-Token."""
+    header = ["-H", f"Borescope-Token: {token}"] if token else []
+    done = sh(CLUSTER, "exec", "curl", "-sS", "-w", "\n%{http_code}", *header, *more, base + path, **options)
+    text, code = done.stdout.rsplit("\n", 1)
+    return int(code), text
+
+
+def fetch_profile(query, start_ns, end_ns, form="pprof", namespace="shop"):
     """What the store answers to a GET of /pyroscope/render, as bytes."""
     import urllib.parse
     url = f"http://10.244.0.1:4040/pyroscope/render?query={urllib.parse.quote(query)}&from={start_ns}&until={end_ns}&format={form}"
-    token = open(f"{STATE}/borescope/store-token").read().strip()
-    done = subprocess.run([CLUSTER, "exec", "curl", "-sS", "-f", "-H", f"Authorization: Bearer {token}", url], capture_output=True, timeout=60)
+    done = subprocess.run([CLUSTER, "exec", "curl", "-sS", "-f", "-H", f"Borescope-Token: {reader_token(namespace)}", url], capture_output=True, timeout=60)
     if done.returncode != 0:
         raise Failed(f"GET {url}: {done.stderr.decode().strip()[-400:]}")
     return done.stdout

@@ -19,7 +19,7 @@ def _run(name, lease=True, store=f"http://{ADDRESS}:4040"):
     token = c.cluster("token", "borescope-operator", NAMESPACE).strip()
     election = ["--lease-namespace", NAMESPACE, "--identity", name] if lease else []
     c.cluster("run", name, "--", f"{c.BIN}/borescope-operator", "--in-cluster-dir", token, "--api-server", f"https://{ADDRESS}:16443",
-              "--listen", f"{ADDRESS}:{PORTS[name]}", "--cluster", "e2e", "--store-url", store, "--store-token-file", f"{c.STATE}/borescope/store-token", *election)
+              "--listen", f"{ADDRESS}:{PORTS[name]}", "--cluster", "e2e", "--store-url", store, "--store-token-file", f"{c.STATE}/borescope/borescope-operator.token", *election)
 
 
 def _get(name, path):

@@ -44,6 +44,7 @@ def test_api_server_and_operator_stopped(world):
     c.wait("samples", 10, lambda: world.samples("node1", name))
     session = c.get("psess", name, "shop")
     start, end = window_of(session)
+    c.expect(c.ask_store("/borescope/v1/whoami", c.reader_token())[0] == 200, "the store does not know the reader")
     c.cluster("stop", "operator")
     c.signal_api_server(signal.SIGSTOP)
     try:
