@@ -692,13 +692,14 @@ TEST(EngineTest, WhatTheRingCannotTakeIsCountedAsLost) {
   SleepMs(2000);
   spinner.Kill();
   Recorder r;
-  DrainFor(*e, r, 50);
+  auto gone = [&] { return std::ranges::any_of(r.exits, [](const auto& x) { return x.group_dead; }); };
+  DrainUntil(*e, r, gone);
   auto c = e->counters(*job);
   EXPECT_GT(c.loss[LOSS_RING_FULL].count, 100u);
   EXPECT_EQ(c.samples, r.samples.size());
   EXPECT_NEAR(static_cast<double>(c.sampled_ns + LostNs(c)), static_cast<double>(c.used_ns), Tolerance(c.used_ns, 999, 0, steal.share()));
   // Its exit record was lost, too: it is found to be gone.
-  EXPECT_TRUE(std::ranges::any_of(r.exits, [](const auto& x) { return x.group_dead; }));
+  EXPECT_TRUE(gone());
 }
 
 // Without shrink-wrapping: its innermost call has a frame as well.
