@@ -1136,6 +1136,7 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
   sample.missing = parsed.missing ? &*parsed.missing : nullptr;
   sample.raw = parsed.raw ? &*parsed.raw : nullptr;
   sample.in_kernel = r.flags & SAMPLE_IN_KERNEL;
+  sample.after_syscall = r.flags & SAMPLE_AFTER_SYSCALL;
   sample.cpu = r.cpu;
   sample.comm = comm;
 
