@@ -146,7 +146,12 @@ def perf(programs, target, hertz, seconds, folder, stacks="fp"):
 def empty(programs, target, hertz, seconds):
     text = subprocess.run([f"{programs}/bench/bench-ticks", "--empty", str(hertz), "--target", str(target), "--seconds", str(seconds)],
                           capture_output=True, text=True, check=True).stdout
-    return {"kernel_us": Ticks(text).mean_us()}
+    ticks = Ticks(text)
+    return {"kernel_us": ticks.mean_us(), "ticks": ticks}
+
+
+def longest_us(rounds, who):
+    return max(r[who]["ticks"].target["max_ns"] for r in rounds) / 1000
 
 
 def compare(programs, hertz, pairs, seconds, quiet):
@@ -175,5 +180,5 @@ def compare(programs, hertz, pairs, seconds, quiet):
         "ours_start_s": median(lambda r: r["ours"]["start_s"]), "perf_start_s": median(lambda r: r["perf"]["start_s"]),
         "foreign_us": median(lambda r: r["ours"]["ticks"].mean_us("other")),
         "bins": pooled([r["ours"]["ticks"] for r in rounds]), "perf_bins": pooled([r["perf"]["ticks"] for r in rounds]),
-        "max_us": max(r["ours"]["ticks"].target["max_ns"] for r in rounds) / 1000,
+        "max_us": {who: longest_us(rounds, who) for who in steps},
     }

@@ -74,7 +74,7 @@ def compare(programs, quiet):
     return {
         "costs": [figures(by_frames[20], 99), figures(fast, 999)],
         "bins": {frames: {who: costs.pooled([r[who]["ticks"] for r in rounds]) for who in ("ours", "fp", "dwarf")} for frames, rounds in by_frames.items()},
-        "max_us": max(r["ours"]["ticks"].target["max_ns"] for rounds in (*by_frames.values(), fast) for r in rounds) / 1000,
+        "max_us": {who: max(costs.longest_us(rounds, who) for rounds in (*by_frames.values(), fast)) for who in ("ours", "empty", "fp", "dwarf")},
     }
 
 

@@ -447,6 +447,8 @@ static __always_inline int fill_sample(struct bpf_perf_event_data *ctx, struct t
 	}
 	user_walk_begin(w, task, slot ? slot->space : 0, start_ns);
 	walk_user(s, w, kernel_frames, start_ns);
+	if (w->after_syscall)
+		sample->flags |= SAMPLE_AFTER_SYSCALL;
 	return 1;
 }
 

@@ -44,6 +44,7 @@ enum borescope_sample_flags {
 	SAMPLE_IN_KERNEL = 1,    /* the interrupt hit kernel mode; user_pc is where the thread entered the kernel */
 	SAMPLE_MISSING_FILE = 2, /* struct borescope_missing_file follows the frames */
 	SAMPLE_RAW = 4,          /* then struct borescope_raw, and the bytes of the stack */
+	SAMPLE_AFTER_SYSCALL = 8, /* the first user frame is in a system call: its pc stands behind the call's instruction, as behind a call */
 };
 
 /* Set in a user frame's word: the pc was interrupted by a signal handler; it is not a return address. Bit 63 of the first is not set. */

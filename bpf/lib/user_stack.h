@@ -61,6 +61,7 @@ struct user_walk {
 	u64 probed; /* where returns go that a uretprobe has taken; 0: nowhere */
 	u64 frame;  /* the step's: bpf/abi/record.h */
 	u32 in_syscall; /* the thread is in a system call: the next frame's pc stands behind its instruction, or where a signal handler begins */
+	u32 after_syscall; /* ... and so did the first frame's */
 	u32 has_missing;
 	struct borescope_missing_file missing;
 	u32 mapping_last, mapping_count;
@@ -351,8 +352,10 @@ __noinline int user_step(void)
 	pc = unwind_lookup_pc(u);
 	if (w->in_syscall) {
 		w->in_syscall = 0;
-		if (!bpf_probe_read_user(&code, sizeof(code), (void *)(u->pc - sizeof(code))) && code_is_syscall(code))
+		if (!bpf_probe_read_user(&code, sizeof(code), (void *)(u->pc - sizeof(code))) && code_is_syscall(code)) {
+			w->after_syscall = 1;
 			pc--;
+		}
 		code = 0;
 	}
 	if (user_is_vsyscall(pc)) {
@@ -419,6 +422,7 @@ static __always_inline void user_walk_begin(struct user_walk *w, struct task_str
 	};
 
 	w->now_ns = now_ns;
+	w->after_syscall = 0;
 	w->has_missing = 0;
 	if (now.sequence == UNKNOWN_SEQUENCE || w->mapping_unsure || w->memory.mm != now.mm || w->memory.space != space ||
 	    w->memory.started_ns != now.started_ns || w->memory.tables != now.tables || w->memory.sequence != now.sequence ||

@@ -184,7 +184,7 @@ class EngineImpl final : public Engine {
 
   // One record that waits for its turn, its bytes in bytes_.
   struct Pending {
-    enum class Kind : uint8_t { kBpf, kMmap, kFound, kGone, kCgroup };
+    enum class Kind : uint8_t { kBpf, kMmap, kFound, kVisited, kCgroup };
     int64_t time_ns;
     Kind kind;
     size_t offset, size;
@@ -267,7 +267,7 @@ class EngineImpl final : public Engine {
   bool attached_ = false;
   std::optional<std::string> hierarchy_reason_;
   std::map<uint64_t, PodCgroup> targets_;  // what we know of the map of that name
-  int64_t settled_mono_ns_ = 0;
+  int64_t visit_began_mono_ns_ = 0, settled_mono_ns_ = 0;  // of the last walk over all tasks
   std::vector<borescope_task_info> visited_;  // wanted processes of the last walk
   std::condition_variable wake_worker_;
   bool stop_worker_ = false;
@@ -472,6 +472,7 @@ Status EngineImpl::ApplyRates() {
 // ---- iterators ----
 
 Status EngineImpl::VisitTasks() {
+  visit_began_mono_ns_ = NowNs(CLOCK_MONOTONIC);
   UniqueFd fd(bpf_iter_create(bpf_link__fd(visit_link_.get())));
   if (!fd.valid()) return Refused("creating the task iterator", errno);
   visited_.clear();
@@ -974,16 +975,16 @@ void EngineImpl::Quiesce() {
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(60));
 }
 
-// What the last walk saw, against what we know: both ways, since records of either may be lost.
+// What the last walk saw, against what we know: both ways, since records of either may be lost. Who is gone is told in its turn: some of
+// those that were known when the walk began stand in pending_ still.
 void EngineImpl::QueueVisited() {
-  std::set<pid_t> seen;
+  std::string seen;
   for (const borescope_task_info& info : visited_) {
-    seen.insert(static_cast<pid_t>(info.tgid));
+    auto tgid = static_cast<pid_t>(info.tgid);
+    seen.append(reinterpret_cast<const char*>(&tgid), sizeof(tgid));
     Enqueue(Pending::Kind::kFound, settled_mono_ns_, info, {});
   }
-  for (const auto& [tgid, process] : processes_) {
-    if (process.dead_since_ns == 0 && !seen.contains(tgid)) Enqueue(Pending::Kind::kGone, settled_mono_ns_, tgid, {});
-  }
+  Enqueue(Pending::Kind::kVisited, visit_began_mono_ns_, seen.size(), {seen});
 }
 
 // Makes the process known; tells of it when it was not, or has another address space than we knew.
@@ -1020,12 +1021,18 @@ void EngineImpl::Deliver(const Pending& p, Observer& observer) {
       NoteProcess(p.time_ns, pid(info->tgid), info->space, info->cgroup_id, text(info->comm, sizeof(info->comm)), observer);
       return;
     }
-    case Pending::Kind::kGone: {
-      pid_t tgid = *as(pid_t{});
-      auto process = processes_.find(tgid);
-      if (process == processes_.end() || process->second.dead_since_ns != 0) return;
-      process->second.dead_since_ns = p.time_ns;
-      observer.OnExit({p.time_ns, tgid, tgid, process->second.space, process->second.cgroup_id, true});
+    case Pending::Kind::kVisited: {
+      std::set<pid_t> seen;
+      for (size_t at = sizeof(size_t); at + sizeof(pid_t) <= bytes.size(); at += sizeof(pid_t)) {
+        pid_t tgid;
+        std::memcpy(&tgid, bytes.data() + at, sizeof(tgid));
+        seen.insert(tgid);
+      }
+      for (auto& [tgid, process] : processes_) {
+        if (process.dead_since_ns != 0 || seen.contains(tgid)) continue;
+        process.dead_since_ns = p.time_ns;
+        observer.OnExit({p.time_ns, tgid, tgid, process.space, process.cgroup_id, true});
+      }
       return;
     }
     case Pending::Kind::kCgroup: {
@@ -1129,6 +1136,7 @@ void EngineImpl::DeliverSample(std::string_view record, Observer& observer) {
   sample.missing = parsed.missing ? &*parsed.missing : nullptr;
   sample.raw = parsed.raw ? &*parsed.raw : nullptr;
   sample.in_kernel = r.flags & SAMPLE_IN_KERNEL;
+  sample.after_syscall = r.flags & SAMPLE_AFTER_SYSCALL;
   sample.cpu = r.cpu;
   sample.comm = comm;
 

@@ -50,6 +50,7 @@ struct Sample {
   const MissingFile* missing = nullptr;   // the first file on the way up that has no table yet, or null
   const RawStack* raw = nullptr;          // set while tables are missing (bounded, see LOSS_TABLES_NOT_READY), and by Options::raw_every
   bool in_kernel = false;
+  bool after_syscall = false;             // the first of user_pcs stands behind the instruction of a system call: it is looked up like a return address
   uint32_t cpu = 0;
   std::string_view comm;
 };

@@ -195,7 +195,7 @@ class AggregatorImpl final : public Aggregator {
   void Want(const Process& process, const Mapping& mapping);
   void WantMissing(Process& process, const engine::MissingFile& missing, int64_t now_ns);
   bool Hold(const engine::Sample& sample, uint64_t wanted, const Process& process, std::shared_ptr<symbols::MappedFile> waits_for);
-  borescope_loss Unwind(const engine::RawStack& raw, ProcessCode& code);
+  borescope_loss Unwind(const engine::Sample& sample, ProcessCode& code);
   void Release(Held& held, uint64_t jobs);
   void DropHeld(uint64_t jobs, std::optional<uint64_t> cgroup_id);
   void Charge(Process* process, const engine::Sample& sample, uint64_t wanted, borescope_loss reason);
@@ -309,15 +309,16 @@ bool AggregatorImpl::Hold(const engine::Sample& sample, uint64_t wanted, const P
 }
 
 // Fills pcs_. The kernel would have gone on where the recorded piece of stack ends: had it had the tables.
-borescope_loss AggregatorImpl::Unwind(const engine::RawStack& raw, ProcessCode& code) {
-  borescope_loss reason = unwind::UnwindRecorded(raw.regs, raw.start, raw.stack, code, &pcs_);
+borescope_loss AggregatorImpl::Unwind(const engine::Sample& sample, ProcessCode& code) {
+  const engine::RawStack& raw = *sample.raw;
+  borescope_loss reason = unwind::UnwindRecorded(raw.regs, raw.start, raw.stack, code, &pcs_, unwind::kMaxFrames, sample.after_syscall);
   return reason == LOSS_STACK_UNREADABLE ? LOSS_TABLES_NOT_READY : reason;
 }
 
 // Charges a held sample to some of the jobs that want it, as far as its stack can be unwound now.
 void AggregatorImpl::Release(Held& held, uint64_t jobs) {
   ProcessCode code(spaces_, options_.tables, held.process, held.sample.time_ns);
-  borescope_loss reason = Unwind(held.raw, code);
+  borescope_loss reason = Unwind(held.sample, code);
   Charge(&held.process, held.sample, held.wanted & jobs, reason);
   held.wanted &= ~jobs;
 }
@@ -348,7 +349,7 @@ void AggregatorImpl::Poll(int64_t now_mono_ns) {
     if (!last && is_pending(held.waits_for)) return false;
     if (!last) {  // its next frames may lie in a file that is pending too
       ProcessCode code(spaces_, options_.tables, held.process, held.sample.time_ns);
-      Unwind(held.raw, code);
+      Unwind(held.sample, code);
       if (code.waits_for()) {
         held.waits_for = code.waits_for();
         return false;
@@ -429,7 +430,7 @@ Hash128 AggregatorImpl::HashOf(const Process* process, const engine::Sample& sam
   words_.clear();
   // kernel stacks alone are the same in every process
   words_.push_back(process && !pcs_.empty() ? process->space->key : 0);
-  words_.push_back((static_cast<uint64_t>(reason) << 32) | sample.kernel_pcs.size());
+  words_.push_back((static_cast<uint64_t>(reason) << 32) | (sample.after_syscall ? 1ull << 31 : 0) | sample.kernel_pcs.size());
   words_.insert(words_.end(), sample.kernel_pcs.begin(), sample.kernel_pcs.end());
   words_.insert(words_.end(), pcs_.begin(), pcs_.end());
   XXH128_hash_t h = XXH3_128bits(words_.data(), words_.size() * sizeof(uint64_t));
@@ -443,9 +444,10 @@ Stack AggregatorImpl::Build(Process* process, const engine::Sample& sample, bore
     stack.frames.push_back(frames_.Kernel(sample.kernel_pcs[i], i == 0, sample.time_ns));
   }
   for (size_t i = 0; i < pcs_.size(); ++i) {
-    // A return address stands behind its call. A signal trampoline has not called anybody: its first instruction is what the handler
-    // returns to.
-    bool exact = i == 0 || (pcs_[i] & USER_FRAME_INTERRUPTED) || (i + 1 < pcs_.size() && (pcs_[i + 1] & USER_FRAME_INTERRUPTED));
+    // A return address stands behind its call, and so does the pc of a thread in a system call. A signal trampoline has not called anybody: its
+    // first instruction is what the handler returns to.
+    bool trampoline = i + 1 < pcs_.size() && (pcs_[i + 1] & USER_FRAME_INTERRUPTED);
+    bool exact = i == 0 ? !sample.after_syscall : (pcs_[i] & USER_FRAME_INTERRUPTED) || trampoline;
     uint32_t index = frames_.User(process, (pcs_[i] & kPcMask) - (exact ? 0 : 1), sample.time_ns);
     if (i == 0) stack.leaf = index;
     stack.frames.push_back(index);
@@ -582,7 +584,7 @@ void AggregatorImpl::OnSample(const engine::Sample& sample) {
   pcs_.assign(sample.user_pcs.begin(), sample.user_pcs.end());
   if (process && sample.raw && reason == LOSS_TABLES_NOT_READY) {
     ProcessCode code(spaces_, options_.tables, *process, sample.time_ns);
-    reason = Unwind(*sample.raw, code);
+    reason = Unwind(sample, code);
     if (options_.tables && code.waits_for() && Hold(sample, wanted, *process, code.waits_for())) return;
   }
   Charge(process, sample, wanted, reason);

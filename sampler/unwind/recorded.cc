@@ -13,9 +13,9 @@ constexpr size_t kTooFar = 0;
 #endif
 
 // Whether the walk may go on at u->pc, and by which rule.
-bool FindRule(struct unwind* u, CodeMap& code, const unwind_rule** rule) {
+bool FindRule(struct unwind* u, CodeMap& code, bool after_syscall, const unwind_rule** rule) {
   static constexpr unwind_rule kNone = {};
-  CodePlace place = code.Find(unwind_lookup_pc(u));
+  CodePlace place = code.Find(unwind_lookup_pc(u) - (after_syscall ? 1 : 0));
   *rule = &kNone;
   if (place.kind == CodePlace::Kind::kProbe) {
     unwind_stop(u, LOSS_URETPROBE);
@@ -43,7 +43,7 @@ bool FindRule(struct unwind* u, CodeMap& code, const unwind_rule** rule) {
 }  // namespace
 
 borescope_loss UnwindRecorded(const unwind_regs& regs, uint64_t stack_start, std::span<const std::byte> stack, CodeMap& code,
-                              std::vector<uint64_t>* pcs, size_t max_frames) {
+                              std::vector<uint64_t>* pcs, size_t max_frames, bool after_syscall) {
   pcs->clear();
   struct unwind u = {};
   unwind_begin(&u, &regs);
@@ -56,7 +56,7 @@ borescope_loss UnwindRecorded(const unwind_regs& regs, uint64_t stack_start, std
       break;
     }
     const unwind_rule* rule;
-    if (FindRule(&u, code, &rule)) pcs->push_back(u.pc | (u.interrupted && !pcs->empty() ? USER_FRAME_INTERRUPTED : 0));
+    if (FindRule(&u, code, after_syscall && pcs->empty(), &rule)) pcs->push_back(u.pc | (u.interrupted && !pcs->empty() ? USER_FRAME_INTERRUPTED : 0));
     if (u.done) break;
     if (rule->kind == UNWIND_RULE_NONE) {
       uint64_t bytes = 0;

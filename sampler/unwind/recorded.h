@@ -40,8 +40,9 @@ constexpr size_t kMaxFrames = BORESCOPE_MAX_USER_FRAMES;
 
 // Unwinds registers and a piece of stack (its first byte at `stack_start`) as the programs in the kernel do, by the same C. `pcs`: leaf
 // first, USER_FRAME_INTERRUPTED set in those that a signal interrupted; at most max_frames. Returns why it ended: LOSS_NONE at the
-// thread's entry, LOSS_TABLES_NOT_READY in a place that is pending, LOSS_STACK_UNREADABLE where the piece of stack ends.
+// thread's entry, LOSS_TABLES_NOT_READY in a place that is pending, LOSS_STACK_UNREADABLE where the piece of stack ends. after_syscall: regs.pc
+// stands behind the instruction of a system call.
 borescope_loss UnwindRecorded(const unwind_regs& regs, uint64_t stack_start, std::span<const std::byte> stack, CodeMap& code,
-                              std::vector<uint64_t>* pcs, size_t max_frames = kMaxFrames);
+                              std::vector<uint64_t>* pcs, size_t max_frames = kMaxFrames, bool after_syscall = false);
 
 }  // namespace borescope::unwind

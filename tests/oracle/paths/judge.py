@@ -97,11 +97,11 @@ def key_of_symbol(symbol):
 
 
 class Judge:
-    def __init__(self, program, gone, stubs, trampolines, tails, libraries_anywhere=False, nameless_vdso=False):
+    def __init__(self, program, gone, stubs, trampolines, tails, libraries_anywhere=False):
         """gone, stubs: disassemble(); tails: frames above each root to the thread's entry. libraries_anywhere: unoptimised Rust calls its
-        own library for each operator. nameless_vdso: its trampoline may be an address (aarch64)."""
+        own library for each operator."""
         self.stubs, self.trampolines = stubs, trampolines | {"__restore_rt", "__restore", "__kernel_rt_sigreturn"}
-        self.nodes, self.gone, self.tails, self.anywhere, self.nameless_vdso = program.nodes, gone, tails, libraries_anywhere, nameless_vdso
+        self.nodes, self.gone, self.tails, self.anywhere = program.nodes, gone, tails, libraries_anywhere
 
     def caller(self, node):
         """(who stands above node, least and most frames of libraries between)."""
@@ -120,7 +120,7 @@ class Judge:
         tokens = [t if not t[1].startswith("lambda") or t[1] in self.nodes else ("foreign", t[1]) for t in map(token, (self.stubs.get(f, f) for f in frames))]
         at, n = 0, len(tokens)
         while True:  # a whole stack, and another one where an asynchronous handler interrupted it
-            if tokens[at][1] in self.trampolines or (self.nameless_vdso and tokens[at][1].startswith("[vdso]+0x")):  # a handler has just returned
+            if tokens[at][1] in self.trampolines:  # a handler has just returned
                 at += 1
             start = at
             while at < n and tokens[at][0] == "foreign":

@@ -115,7 +115,7 @@ class Drawn:
                 if counts:
                     tails[root] = counts.most_common(1)[0][0]
         judged = judge.Judge(program, self.gone, self.stubs, set().union(*map(judge.trampolines, {*self.binaries, LIBC})), tails,
-                             libraries_anywhere=tool == "rust" and self.build[1] == "O0", nameless_vdso=self.cross)
+                             libraries_anywhere=tool == "rust" and self.build[1] == "O0")
         problems, examples = collections.Counter(), {}
         for tid, frames, end in found:
             problem = judged.problem(frames, end)

@@ -189,6 +189,11 @@ TEST_F(AggregatorTest, NamesLeavesAndCallers) {
   EXPECT_EQ(stats.collected, 3u);
   EXPECT_EQ(stats.unsymbolized, 0u);
   EXPECT_EQ(stats.truncated, 0u);
+  // The same pc, of a thread in a system call: its instruction may be its function's last.
+  auto in_syscall = Make(1010, {kInner, kOuter});
+  in_syscall.after_syscall = true;
+  OnSample(in_syscall);
+  EXPECT_NE(names_[0], "borescope_test_inner");
 }
 
 // Names come when they come: samples are told in order, as soon as those before them are named, or when they have waited long enough.

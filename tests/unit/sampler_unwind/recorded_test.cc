@@ -182,6 +182,11 @@ TEST(RecordedTest, ASignalInterruptsOnAnotherStack) {
   std::vector<uint64_t> pcs;
   EXPECT_EQ(Unwind(regs, stack, code, &pcs), LOSS_NONE);
   EXPECT_EQ(pcs, (std::vector<uint64_t>{handler + 5, trampoline + 1, victim | USER_FRAME_INTERRUPTED, entry + 1}));
+  // In the trampoline's system call, with which it ends: pc stands where the next function begins.
+  regs.pc = trampoline + 64;
+  regs.r[kSp] = other + 64;
+  EXPECT_EQ(UnwindRecorded(regs, kStack, stack.Bytes(), code, &pcs, kMaxFrames, true), LOSS_NONE);
+  EXPECT_EQ(pcs, (std::vector<uint64_t>{trampoline + 64, victim | USER_FRAME_INTERRUPTED, entry + 1}));
 }
 
 TEST(RecordedTest, CodeWithoutATableIsWalkedAlongFramePointers) {
