@@ -47,6 +47,12 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* The pod's own token, for the store alone; the kubelet renews it. */}}
+{{- define "borescope.storeTokenVolume" -}}
+- name: store-token
+  projected: {sources: [{serviceAccountToken: {path: token, audience: borescope-store, expirationSeconds: 3600}}]}
+{{- end }}
+
 {{- define "borescope.storeURL" -}}
 http://borescope-store.{{ .Release.Namespace }}.svc:4040
 {{- end }}
