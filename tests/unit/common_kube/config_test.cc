@@ -133,6 +133,17 @@ TEST(TokenClaims, AreRead) {
   EXPECT_EQ(claims->pod_uid, "pu");
   EXPECT_EQ(claims->service_account, "sa");
   EXPECT_EQ(claims->ns, "ns");
+  EXPECT_TRUE(claims->audiences.empty());
+  EXPECT_EQ(claims->expires_ns, 0);
+  // {"aud":"x","exp":1790000000,"kubernetes.io":{"namespace":"ns"}}, and {"aud":["x",7,"y"],"exp":1e30,"kubernetes.io":{}}
+  claims = ReadTokenClaims("h.eyJhdWQiOiJ4IiwiZXhwIjoxNzkwMDAwMDAwLCJrdWJlcm5ldGVzLmlvIjp7Im5hbWVzcGFjZSI6Im5zIn19.s");
+  ASSERT_TRUE(claims.ok());
+  EXPECT_EQ(claims->audiences, std::vector<std::string>{"x"});
+  EXPECT_EQ(claims->expires_ns, 1'790'000'000'000'000'000);
+  claims = ReadTokenClaims("h.eyJhdWQiOlsieCIsNywieSJdLCJleHAiOjFlKzMwLCJrdWJlcm5ldGVzLmlvIjp7fX0.s");
+  ASSERT_TRUE(claims.ok());
+  EXPECT_EQ(claims->audiences, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(claims->expires_ns, 0);
   for (const char* bad : {"", "a.b", "a.b.c", "..", "a.!!.c", "a.e30.c", "a.MQ.c"}) EXPECT_FALSE(ReadTokenClaims(bad).ok()) << bad;
 }
 
