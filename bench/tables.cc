@@ -2,11 +2,7 @@
 //
 // bench-tables --compiler PROGRAM [--cache FOLDER] FILE...: arms the engine, asks for the unwind tables of all files, as the sampler does for the files of a
 // process, and prints as JSON how long it took until they stood where the programs look for them, and what they take.
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/mapped.h"
 #include "common/base/clock.h"
 #include "sampler/engine/engine.h"
 #include "sampler/symbols/files.h"
@@ -27,18 +24,6 @@ namespace {
 int Fail(const Error& error) {
   std::fprintf(stderr, "bench-tables: %s\n", error.message.c_str());
   return 2;
-}
-
-// The file as it is found through a mapping of it.
-std::shared_ptr<symbols::MappedFile> Map(symbols::FileCache& cache, const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat st{};
-  if (!fd.valid() || ::fstat(fd.get(), &st) != 0) return nullptr;
-  constexpr size_t kPage = 4096;
-  void* at = ::mmap(nullptr, kPage, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd.get(), 0);
-  if (at == MAP_FAILED) return nullptr;
-  auto start = reinterpret_cast<uint64_t>(at);
-  return cache.Get({.pid = ::getpid(), .relatives = {}, .start = start, .end = start + kPage, .id = {major(st.st_dev), minor(st.st_dev), st.st_ino}, .path = path, .build_id = {}});
 }
 
 int Run(const std::vector<std::string>& paths, const std::string& compiler, const std::string& folder) {
@@ -59,7 +44,7 @@ int Run(const std::vector<std::string>& paths, const std::string& compiler, cons
   const int64_t armed = NowNs(CLOCK_MONOTONIC);
   std::vector<std::pair<unwind_file_key, std::shared_ptr<symbols::MappedFile>>> waiting;
   for (const auto& path : paths) {
-    auto file = Map(cache, path);
+    auto file = bench::Map(cache, path);
     if (!file || !file->elf) return Fail({ErrorCode::kInvalid, path + ": " + (file ? file->problem : "cannot be mapped")});
     unwind_file_key key{};
     key.inode = file->opened_id.inode;

@@ -244,7 +244,7 @@ SUITES = {
     "crds": (suite_script("tests/crds/run", 300), "CRDs and admission policy on a real API server", False),
     "e2e": (suite_script("e2e/run", 1200, needs_bpf=True), "real control plane, real nodes, real processes", False),
     "e2e-install": (suite_script("e2e/chart/run", 900, needs_bpf=True), "images, chart, real helm: install, profile pods of every shape, upgrade, rollback, uninstall", True),
-    "kernels": (suite_script("e2e/kernels/run", 1200, long_timeout=7200), "Debian's kernels in QEMU: 6.1 (--long: 5.10 to 7.3)", False),
+    "kernels": (suite_script("e2e/kernels/run", 1200, long_timeout=7200), "Debian's kernels in QEMU: 6.1 (--long: 5.10 to 7.3, and 6.1 on arm64)", False),
     "tsan": (suite_tsan, "unit tests under ThreadSanitizer", True),
     "coverage": (suite_script("tests/coverage/run", 1200), "line coverage of the parsers by their fuzz targets", True),
     "mutants": (suite_script("tests/mutants/run", 60, needs_bpf=True, long_timeout=3600), "planted faults of engine and unwinder: they fit the sources (--long: each turns a named test red)", False),

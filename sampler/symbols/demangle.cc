@@ -87,19 +87,8 @@ std::string ItaniumName(const std::string& mangled) {
   return Own(demangler.getFunctionName(nullptr, nullptr));
 }
 
-// The same when LLVM does not understand the type behind the name, as some of gcc's (IXsr…): a name ends by itself, so the first prefix that
-// is whole is it. Only names with template arguments have such types.
-std::string NameBeforeType(std::string_view mangled) {
-  size_t end = 0;
-  for (int tries = 0; tries < 64; ++tries) {
-    end = mangled.find('E', end);
-    if (end == std::string_view::npos) return "";
-    if (++end == mangled.size() || mangled[end] == 'I') continue;
-    std::string name = ItaniumName(std::string(mangled.substr(0, end)));
-    if (!name.empty()) return name;
-  }
-  return "";
-}
+// The same when LLVM does not understand the types behind the name, as some of gcc's (IXsr…) and those of clang's generic lambdas ($_0): they are not read.
+std::string NameBeforeTypes(const std::string& mangled) { return Own(llvm::itaniumDemangle(mangled, /*ParseParams=*/false)); }
 
 }  // namespace
 
@@ -116,7 +105,7 @@ std::string DisplayName(std::string_view symbol) {
         mangled = symbol.substr(0, dot);
         demangled = ItaniumName(std::string(mangled));
       }
-      if (demangled.empty()) demangled = NameBeforeType(symbol);
+      if (demangled.empty()) demangled = NameBeforeTypes(name);
       if (!demangled.empty()) {
         name = std::move(demangled);
         if (IsRustHashed(mangled)) {

@@ -311,6 +311,8 @@ TEST(Demangle, Names) {
   EXPECT_EQ(DisplayName("_ZN3CLI6detail16checked_multiplyIiEENSt9enable_ifIXsrSt11is_integralIT_E5valueEbE4typeERS4_S4_"), "CLI::detail::checked_multiply<int>");
   EXPECT_EQ(DisplayName("_ZSteqIcEN9__gnu_cxx11__enable_ifIXsrSt9__is_charIT_E7__valueEbE6__typeERKNSt7__cxx1112basic_stringIS3_St11char_traitsIS3_ESaIS3_EEESE_"),
             "std::operator==<char>");
+  EXPECT_EQ(DisplayName("_ZZ5run_0jENK3$_3clISt4pairIjjEKS2_EEDaRT_RT0_"), "run_0(unsigned int)::$_3::operator()<std::pair<unsigned int, unsigned int>, std::pair<unsigned int, unsigned int> const>");
+  EXPECT_EQ(DisplayName("_ZZ5run_0jENK3$_3clIiEEDaRT_.cold"), "run_0(unsigned int)::$_3::operator()<int>");
   EXPECT_EQ(DisplayName(std::string("a\x01z\xff")), SanitizeName("a\x01z\xff"));
   EXPECT_LE(DisplayName("_Z" + std::string(100000, 'N')).size(), 256u);
 }
