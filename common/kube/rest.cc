@@ -89,6 +89,9 @@ Error ErrorOfResponse(std::string_view what, const http::Response& response, Kub
         if (Text(cause, "reason") == "ResourceVersionTooLarge") out.resource_version_too_large = true;
       }
     }
+  } else if (Member(status, "code").is_string()) {
+    out.reason = SanitizeName(Text(status, "code"), 128);
+    out.message = SanitizeName(Text(status, "message"), 2048);
   }
   std::string message = std::string(what) + ": HTTP " + std::to_string(response.status);
   if (!out.reason.empty()) message += " " + out.reason;

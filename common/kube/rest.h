@@ -92,6 +92,10 @@ class RestClient {
   Status Delete(const Resource& resource, std::string_view ns, std::string_view name, const Preconditions& preconditions = {},
                 const CallOptions& options = {});
 
+  // Any other request (`path` as on the wire): what was answered with 2xx. What a service behind the API server refuses in JSON
+  // ({code, message}) is told like the API server's own refusals.
+  Result<http::Response> Call(http::Request request, const CallOptions& options = {});
+
   // A GET whose answer is a stream of events. Not counted against the token bucket. Fails with the server's error before the
   // first byte is handed over. `path` includes the query.
   Status Watch(const std::string& path, std::chrono::milliseconds idle_timeout, http::Canceller* canceller,
@@ -104,7 +108,6 @@ class RestClient {
 
  private:
   RestClient(Config config, std::unique_ptr<http::Client> http);
-  Result<http::Response> Call(http::Request request, const CallOptions& options);
   Status TakeToken(const CallOptions& options);
   void Observe(const http::Response& response, int64_t sent_ns, int64_t received_ns);
 

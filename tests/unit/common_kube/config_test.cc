@@ -92,7 +92,7 @@ TEST_F(ConfigTest, KubeconfigWithDataAndFiles) {
 }
 
 TEST_F(ConfigTest, KubeconfigRefusesByName) {
-  for (const char* field : {"exec: {command: x}", "auth-provider: {name: x}", "username: x", "as: admin"}) {
+  for (const char* field : {"auth-provider: {name: x}", "username: x", "as: admin"}) {
     auto config = Load("server: 'https://k'", field);
     EXPECT_EQ(config.error().code, ErrorCode::kUnsupported) << field;
     EXPECT_THAT(config.error().message, HasSubstr(std::string("\"") + std::string(field).substr(0, std::string(field).find(':')) + "\""));
@@ -109,6 +109,33 @@ TEST_F(ConfigTest, KubeconfigRefusesByName) {
   EXPECT_THAT(LoadKubeconfig(Write("config", "apiVersion: v1\n")).error().message, HasSubstr("current-context"));
   EXPECT_THAT(LoadKubeconfig(Write("config", "[1, 2]\n"), "x").error().message, HasSubstr("\"x\" in its contexts"));
   EXPECT_EQ(LoadKubeconfig(dir_ + "/missing").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(ConfigTest, PeopleHaveSeveralFiles) {
+  const std::string one = Write("one", "contexts:\n- {name: x, context: {cluster: c, user: u, namespace: shop}}\nclusters:\n- {name: c, cluster: {server: 'https://one', certificate-authority: ca.pem}}\n");
+  std::filesystem::create_directories(dir_ + "/sub");
+  Write("ca.pem", "CA OF ONE");
+  const std::string two = Write("sub/two", "current-context: x\nclusters:\n- {name: c, cluster: {server: 'https://two'}}\nusers:\n- {name: u, user: {tokenFile: tok}}\n"
+                                           "contexts:\n- {name: y, context: {cluster: c, user: u}}\n");
+  Write("sub/tok", "T");
+  setenv("KUBECONFIG", (dir_ + "/missing:" + one + ":" + two).c_str(), 1);
+  auto config = LoadUserConfig("", "", "");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->server, "https://one");  // the first that has the name
+  EXPECT_EQ(*config->ca.Load(), "CA OF ONE");
+  EXPECT_EQ(*config->token->Get(), "T");  // beside the file that names it
+  EXPECT_EQ(config->ns, "shop");
+  EXPECT_EQ(config->context, "x");
+  config = LoadUserConfig("", "y", "mine");
+  EXPECT_EQ(config->context + " " + config->ns, "y mine");
+  EXPECT_THAT(LoadUserConfig("", "z", "").error().message, HasSubstr("\"z\" in its contexts"));
+  EXPECT_EQ(LoadUserConfig(dir_ + "/missing", "", "").error().code, ErrorCode::kNotFound);
+  unsetenv("KUBECONFIG");
+  setenv("HOME", dir_.c_str(), 1);
+  EXPECT_THAT(LoadUserConfig("", "", "").error().message, HasSubstr("KUBECONFIG"));
+  std::filesystem::create_directories(dir_ + "/.kube");
+  std::filesystem::copy(two, dir_ + "/.kube/config");
+  EXPECT_EQ(LoadUserConfig("", "y", "")->server, "https://two");
 }
 
 TEST_F(ConfigTest, FlagsChoose) {
