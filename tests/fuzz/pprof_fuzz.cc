@@ -3,6 +3,7 @@
 
 #include "common/codec/collapsed.h"
 #include "common/codec/flamebearer.h"
+#include "common/codec/html.h"
 #include "common/codec/pprof.h"
 
 // What decodes must survive its own encoding with the same sums, merge with itself, and print.
@@ -20,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!merged.Merge(*first) || !merged.Merge(*second)) abort();
   codec::EncodeCollapsed(merged, 0);
   codec::EncodeFlamebearer(merged, 0, "fuzz");
+  codec::EncodeHtml(merged, 0, {.title = "fuzz"});
   profile::Top(merged, 0, 16);
   return 0;
 }
