@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "cli/table.h"
+#include "cli/text/table.h"
 #include "common/base/strings.h"
 
 namespace borescope::cli {
@@ -28,20 +28,6 @@ std::string Percent(uint64_t part, uint64_t all) {
   double share = 100.0 * static_cast<double>(part) / static_cast<double>(all);
   if (share > 0 && share < 0.01) return "<0.01 %";
   return fmt::format("{} %", share >= 99.99 ? "99.99" : fmt::format("{:.2f}", share));
-}
-
-// Words put into lines of at most `width` columns, each after `indent`.
-std::string Wrap(std::string_view text, size_t width, const std::string& indent) {
-  std::string out, line = indent;
-  for (std::string_view word : Split(text, ' ')) {
-    if (line.size() + 1 + word.size() > width && line.size() > indent.size()) {
-      out += line + "\n";
-      line = indent;
-    }
-    if (line.size() > indent.size()) line += ' ';
-    line += word;
-  }
-  return out + line + "\n";
 }
 
 std::string NameOf(const stacks::Cut& cut) {

@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,12 +19,14 @@
 #include <optional>
 
 #include "cli/explain.h"
-#include "cli/table.h"
+#include "cli/text/duration.h"
+#include "cli/text/table.h"
 #include "common/api/json.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/base/strings.h"
 #include "common/codec/collapsed.h"
+#include "common/codec/html.h"
 #include "common/codec/pprof.h"
 #include "common/kube/yaml.h"
 #include "sampler/engine/engine.h"
@@ -192,12 +194,6 @@ int64_t OwnCpuNs() {
   return ns(usage.ru_utime) + ns(usage.ru_stime);
 }
 
-size_t TerminalWidth() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::min<size_t>(size.ws_col, 120);
-  return 80;
-}
-
 std::string Limited(int hertz, int asked) {
   return fmt::format("sampled at {} Hz, not {} Hz: kernel.perf_event_max_sample_rate must be twice the frequency (sysctl -w kernel.perf_event_max_sample_rate={})",
                      hertz, asked, 2 * asked);
@@ -246,10 +242,32 @@ profile::Profile MergeWindows(std::vector<stacks::Window> windows, int frequency
   return merged;
 }
 
-Status WriteOutput(const ProfileOptions& options, const profile::Profile& profile) {
+// What was sampled, for the title of the page.
+std::string Subject(const ProfileOptions& options) {
+  if (options.all) return "all processes";
+  if (!options.command.empty()) return options.command[0];
+  std::string out;
+  for (int pid : options.pids) {
+    auto comm = ReadFile("/proc/" + std::to_string(pid) + "/comm", 4096);
+    out += (out.empty() ? "" : ", ") + (comm.ok() ? SanitizeName(Trim(*comm), 64) + " " : std::string()) + "(pid " + std::to_string(pid) + ")";
+  }
+  return out;
+}
+
+Status WriteOutput(const ProfileOptions& options, const std::string& subject, const Outcome& outcome) {
   if (options.output.empty()) return OkStatus();
-  std::string bytes = options.format == "collapsed" ? codec::EncodeCollapsed(profile, /*value_index=*/0) : codec::EncodePprofGzip(profile);
-  return WriteFileAtomically(options.output, bytes);
+  const profile::Profile& profile = outcome.profile;
+  if (options.format == "collapsed") return WriteFileAtomically(options.output, codec::EncodeCollapsed(profile, /*value_index=*/0));
+  if (options.format == "pprof") return WriteFileAtomically(options.output, codec::EncodePprofGzip(profile));
+  codec::HtmlPage page;
+  page.title = subject;
+  utsname host{};
+  ::uname(&host);
+  page.facts = {std::string("on ") + host.nodename, FormatTime(profile.time_ns),
+                fmt::format("{} at {} Hz", FormatSeconds(outcome.wall_seconds), outcome.frequency)};
+  page.notes = {QualityLines(outcome.kernel, outcome.user)};
+  page.wall_seconds = outcome.wall_seconds;
+  return WriteFileAtomically(options.output, codec::EncodeHtml(profile, /*value_index=*/1, page));
 }
 
 void Print(const ProfileOptions& options, const Outcome& outcome) {
@@ -301,40 +319,12 @@ uint64_t ResidentBytes() {
 
 }  // namespace
 
-Result<int64_t> ParseDuration(const std::string& text) {
-  Error bad{ErrorCode::kInvalid, "--duration: found \"" + text + "\"; give 1ms to 1h, as 10s, 500ms or 1m30s"};
-  int64_t total = 0;
-  std::string_view rest = text;
-  if (rest.empty()) return bad;
-  while (!rest.empty()) {
-    size_t digits = rest.find_first_not_of("0123456789");
-    auto number = ParseUint(rest.substr(0, digits));
-    if (!number || *number > 3'600'000) return bad;
-    rest = digits == std::string_view::npos ? std::string_view() : rest.substr(digits);
-    int64_t unit = 1'000'000'000;
-    if (rest.starts_with("ms")) {
-      unit = 1'000'000;
-      rest.remove_prefix(2);
-    } else if (rest.starts_with("s")) {
-      rest.remove_prefix(1);
-    } else if (rest.starts_with("m")) {
-      unit = 60'000'000'000;
-      rest.remove_prefix(1);
-    } else if (rest.starts_with("h")) {
-      unit = 3'600'000'000'000;
-      rest.remove_prefix(1);
-    } else if (!rest.empty()) {
-      return bad;
-    }
-    total += static_cast<int64_t>(*number) * unit;
-    if (total > 3'600'000'000'000) return bad;
-  }
-  return total >= 1'000'000 ? Result<int64_t>(total) : bad;
-}
-
 int RunProfile(const ProfileOptions& options) {
   if ((options.all ? 1 : 0) + (options.pids.empty() ? 0 : 1) + (options.command.empty() ? 0 : 1) != 1) {
-    return Fail({ErrorCode::kInvalid, "say what to sample with exactly one of --pid PID, --all or -- COMMAND; see borescope profile --help"});
+    return Fail({ErrorCode::kInvalid, "say what to sample with exactly one of --pid PID, --all or -- COMMAND on this machine, or with a target such as deploy/NAME in a cluster; see borescope profile --help"});
+  }
+  for (const char* format : {"html", "pprof", "collapsed"}) {
+    if (options.output == format) return Fail({ErrorCode::kInvalid, fmt::format("-o {0}: on this machine -o names the file; give --format {0} -o FILE", format)});
   }
   api::ProfilingSessionSpec spec;
   spec.duration_seconds = 10;
@@ -390,6 +380,7 @@ int RunProfile(const ProfileOptions& options) {
     command = *std::move(started);
   }
 
+  const std::string subject = Subject(options);  // while they are there
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
   const int64_t own_cpu_start = OwnCpuNs();
@@ -486,7 +477,7 @@ int RunProfile(const ProfileOptions& options) {
                FormatSeconds(outcome.wall_seconds), FormatSeconds(static_cast<double>(outcome.kernel.used_ns) / 1e9));
     return 1;
   }
-  if (auto status = WriteOutput(options, outcome.profile); !status.ok()) return Fail(status.error());
+  if (auto status = WriteOutput(options, subject, outcome); !status.ok()) return Fail(status.error());
   Print(options, outcome);
   return 0;
 }

@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/result.h"
-
 namespace borescope::cli {
 
 struct ProfileOptions {
@@ -16,16 +14,13 @@ struct ProfileOptions {
   std::string duration;               // "10s", "500ms", "1m"; empty: the session's, else 10 s, or until COMMAND ends
   int frequency = 0;                  // 0: the session's, else 99
   std::string output;                 // -o
-  std::string format = "pprof";       // pprof | collapsed
+  std::string format = "pprof";       // pprof | collapsed | html
   std::string samples_file;           // --samples
   bool explain = false;               // --explain
   int unwind_memory_mib = 64;         // --unwind-memory
   std::vector<std::string> kernel_overrides;  // --kernel-override
   int top = 15;                       // rows of the table
 };
-
-// "10s", "1m30s", "250ms" or a plain number of seconds, in nanoseconds; 1 ms to 1 h.
-Result<int64_t> ParseDuration(const std::string& text);
 
 // Samples processes of this machine, prints the table to standard output and progress to standard error (a terminal only).
 // Exit code: 0 done, 1 nothing was sampled, 2 it cannot run (one sentence on standard error says what helps).

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The test cluster and what runs in it, as the tests use them."""
+import contextlib
 import json
 import os
 import subprocess
@@ -102,6 +103,26 @@ def ask_store(path, token=None, *more, base="http://10.244.0.1:4040", **options)
     done = sh(CLUSTER, "exec", "curl", "-sS", "-w", "\n%{http_code}", *header, *more, base + path, **options)
     text, code = done.stdout.rsplit("\n", 1)
     return int(code), text
+
+
+@contextlib.contextmanager
+def store_service():
+    """The service borescope-store, by which the API server reaches the store meanwhile. The API server proxies to addresses of pods alone. Here the store
+    is none (in a cluster it is: e2e-install), so a pod that nobody starts has its address."""
+    namespace, standin = "borescope-system", "borescope-store-address"
+    apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": standin, "namespace": namespace},
+           "spec": {"schedulerName": "nobody", "containers": [{"name": "x", "image": "none"}]}})
+    address = {"status": {"podIP": "10.244.0.1", "podIPs": [{"ip": "10.244.0.1"}]}}
+    kubectl("-n", namespace, "patch", "pod", standin, "--subresource=status", "--type=merge", "-p", json.dumps(address))
+    apply([{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "borescope-store", "namespace": namespace},
+            "spec": {"ports": [{"name": "http", "port": 4040, "targetPort": 4040}]}},
+           {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "borescope-store", "namespace": namespace},
+            "subsets": [{"addresses": [{"ip": "10.244.0.1", "targetRef": {"kind": "Pod", "name": standin, "namespace": namespace}}],
+                         "ports": [{"name": "http", "port": 4040}]}]}])
+    try:
+        yield
+    finally:
+        kubectl("-n", namespace, "delete", "service/borescope-store", "endpoints/borescope-store", f"pod/{standin}", "--wait=false", "--ignore-not-found")
 
 
 def fetch_profile(query, start_ns, end_ns, form="pprof", namespace="shop"):

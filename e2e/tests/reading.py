@@ -134,25 +134,12 @@ def test_api_server_down(world):
 def test_through_the_api_server(world):
     """A user with nothing but the role view in one namespace reads through services/proxy, where his own credentials are taken away."""
     pod, _ = _profiled(world)
-    # The API server proxies to addresses of pods alone. Here the store is none (in a cluster it is: e2e-install), so a pod that nobody starts has its address.
-    standin = "borescope-store-address"
-    c.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": standin, "namespace": "borescope-system"},
-             "spec": {"schedulerName": "nobody", "containers": [{"name": "x", "image": "none"}]}})
-    address = {"status": {"podIP": "10.244.0.1", "podIPs": [{"ip": "10.244.0.1"}]}}
-    c.kubectl("-n", "borescope-system", "patch", "pod", standin, "--subresource=status", "--type=merge", "-p", json.dumps(address))
-    c.apply([{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "borescope-store", "namespace": "borescope-system"},
-              "spec": {"ports": [{"name": "http", "port": 4040, "targetPort": 4040}]}},
-             {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "borescope-store", "namespace": "borescope-system"},
-              "subsets": [{"addresses": [{"ip": "10.244.0.1", "targetRef": {"kind": "Pod", "name": standin, "namespace": "borescope-system"}}],
-                           "ports": [{"name": "http", "port": 4040}]}]},
-             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "dev", "namespace": "shop"}},
+    c.apply([{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "dev", "namespace": "shop"}},
              {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "dev", "namespace": "shop"},
               "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
               "subjects": [{"kind": "ServiceAccount", "name": "dev", "namespace": "shop"}]}])
-    try:
+    with c.store_service():
         _as_dev(world, pod)
-    finally:
-        c.kubectl("-n", "borescope-system", "delete", "service/borescope-store", "endpoints/borescope-store", f"pod/{standin}", "--wait=false", "--ignore-not-found")
 
 
 def _as_dev(world, pod):

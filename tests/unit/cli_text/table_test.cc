@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/table.h"
+#include "cli/text/table.h"
 
 #include <gtest/gtest.h>
 
-#include "cli/profile_command.h"
+#include "cli/text/duration.h"
 #include "common/base/strings.h"
 
 namespace borescope::cli {
@@ -40,6 +40,23 @@ TEST(RenderTableTest, NoLineIsLongerThanTheTerminal) {
     EXPECT_NE(table.find(" 80.0%  37.9   90.0%    800m"), std::string::npos) << table;
     EXPECT_NE(table.find("main [library]"), std::string::npos) << table;
   }
+}
+
+TEST(RenderColumnsTest, TheFlexibleColumnIsCutThenTheLastOnesLeave) {
+  std::vector<std::vector<std::string>> rows = {{"a-name-of-32-characters-or-so-xx", "7", std::string(200, 'f'), "Running"}, {"b", "12", "g", "Done"}};
+  for (size_t width : {60, 80, 120}) {
+    const std::string table = RenderColumns({"NAME", ">PODS", "TOP", "PHASE"}, rows, width, 2);
+    for (auto line : Split(table, '\n')) EXPECT_LE(Characters(line), width) << line;
+    EXPECT_NE(table.find("  Running\n"), table.npos) << table;
+    EXPECT_NE(table.find("b" + std::string(36, ' ') + "12  g"), table.npos) << table;  // numbers to the right
+  }
+  const std::string narrow = RenderColumns({"NAME", ">PODS", "TOP", "PHASE"}, rows, 56, 2);
+  EXPECT_EQ(narrow.find("Running"), narrow.npos) << narrow;
+  for (auto line : Split(narrow, '\n')) EXPECT_LE(Characters(line), 56u) << line;
+}
+
+TEST(FormatTest, AgesAreThoseOfKubectl) {
+  EXPECT_EQ(FormatAge(-5) + FormatAge(8) + FormatAge(119) + FormatAge(300) + FormatAge(3 * 3600) + FormatAge(12 * 86400), "0s8s119s5m3h12d");
 }
 
 TEST(FormatTest, UnitsAreThoseOfKubernetes) {
