@@ -116,7 +116,7 @@ TEST_F(ConfigTest, PeopleHaveSeveralFiles) {
   std::filesystem::create_directories(dir_ + "/sub");
   Write("ca.pem", "CA OF ONE");
   const std::string two = Write("sub/two", "current-context: x\nclusters:\n- {name: c, cluster: {server: 'https://two'}}\nusers:\n- {name: u, user: {tokenFile: tok}}\n"
-                                           "contexts:\n- {name: y, context: {cluster: c, user: u}}\n");
+                                           "contexts:\n- {name: second, context: {cluster: c, user: u}}\n");
   Write("sub/tok", "T");
   setenv("KUBECONFIG", (dir_ + "/missing:" + one + ":" + two).c_str(), 1);
   auto config = LoadUserConfig("", "", "");
@@ -126,8 +126,8 @@ TEST_F(ConfigTest, PeopleHaveSeveralFiles) {
   EXPECT_EQ(*config->token->Get(), "T");  // beside the file that names it
   EXPECT_EQ(config->ns, "shop");
   EXPECT_EQ(config->context, "x");
-  config = LoadUserConfig("", "y", "mine");
-  EXPECT_EQ(config->context + " " + config->ns, "y mine");
+  config = LoadUserConfig("", "second", "mine");
+  EXPECT_EQ(config->context + " " + config->ns, "second mine");
   EXPECT_THAT(LoadUserConfig("", "z", "").error().message, HasSubstr("\"z\" in its contexts"));
   EXPECT_EQ(LoadUserConfig(dir_ + "/missing", "", "").error().code, ErrorCode::kNotFound);
   unsetenv("KUBECONFIG");
@@ -135,7 +135,7 @@ TEST_F(ConfigTest, PeopleHaveSeveralFiles) {
   EXPECT_THAT(LoadUserConfig("", "", "").error().message, HasSubstr("KUBECONFIG"));
   std::filesystem::create_directories(dir_ + "/.kube");
   std::filesystem::copy(two, dir_ + "/.kube/config");
-  EXPECT_EQ(LoadUserConfig("", "y", "")->server, "https://two");
+  EXPECT_EQ(LoadUserConfig("", "second", "")->server, "https://two");
 }
 
 TEST_F(ConfigTest, FlagsChoose) {
