@@ -84,7 +84,10 @@ bool Spawn(const char* program, const std::string& argument) {
   return failed == 0;
 }
 
-bool HasDisplay() { return std::getenv("DISPLAY") != nullptr || std::getenv("WAYLAND_DISPLAY") != nullptr; }
+bool HasDisplay() {
+  auto set = [](const char* name) { return std::getenv(name) != nullptr && *std::getenv(name) != '\0'; };
+  return set("DISPLAY") || set("WAYLAND_DISPLAY");
+}
 
 Status Print(std::string_view bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size() || std::fflush(stdout) != 0) return ErrnoError("standard output");

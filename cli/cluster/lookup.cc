@@ -110,7 +110,7 @@ Result<PodsFound> FindPods(Cluster& cluster, const api::Target& target) {
 SamplersFound FindSamplers(Cluster& cluster) {
   SamplersFound out;
   kube::KubeError details;
-  auto found = cluster.api().List({std::string(api::kGroup), std::string(api::kVersion), std::string(api::kNodeSamplers)}, {.projection = {"status"}},
+  auto found = cluster.api().List({std::string(api::kGroup), std::string(api::kVersion), std::string(api::kNodeSamplers)}, {.projection = {"metadata", "status"}},
                                   {.error = &details, .max_tries = 2});
   if (!found.ok()) {
     out.unreadable = cluster.Explain(found.error(), details, {.verb = "list", .resource = "nodesamplers", .role = "borescope-node-viewer"}).message;

@@ -137,10 +137,14 @@ std::vector<std::string> RenderProgress(const ProfilingSession& session, int64_t
   const api::ProfilingSessionStatus& status = session.status;
   const int64_t window = WindowNs(session);
   const int64_t done = std::clamp<int64_t>(now_ns - status.start_time, 0, window);
+  // At its end: what matters most stands first.
   auto cut = [&](const std::string& line) {
-    std::string text = Fit(line, width);
-    while (!text.empty() && text.back() == ' ') text.pop_back();
-    return text;
+    if (Characters(line) <= width) return line;
+    size_t bytes = 0;
+    for (size_t characters = 0; bytes < line.size(); ++bytes) {
+      if ((static_cast<unsigned char>(line[bytes]) & 0xc0) != 0x80 && ++characters == width) break;
+    }
+    return line.substr(0, bytes) + "…";
   };
   std::string head = session.metadata.name + "  " + PhaseOf(session);
   if (window > 0) head += fmt::format("  {:.0f} of {:.0f} s", Seconds(done), Seconds(window));

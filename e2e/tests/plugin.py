@@ -166,7 +166,8 @@ def test_profile_on_a_terminal_and_ctrl_c(world):
     c.expect(session["spec"]["desiredState"] == "Stop" and session["status"]["phase"] == "Stopped", f"{session['spec']} {session['status']['phase']}")
     ran = seconds_of(session["status"]["endTime"]) - seconds_of(session["status"]["startTime"])
     c.expect(ran < 50, f"it ran {ran} s")
-    return f"stopped after {ran:.0f} s"
+    row = next(line for line in plain.splitlines() if "%" in line and "spin" in line and "█" not in line)
+    return f"stopped after {ran:.1f} s: {row}"
 
 
 def test_list_top_stop_rerun_share(world):

@@ -100,7 +100,7 @@ TEST(RenderListTest, NewestFirstAndNarrow) {
   ExpectNarrow(text, 80);
   auto lines = Split(text, '\n');
   EXPECT_TRUE(lines[0].starts_with("NAME            PHASE     PODS  TOP (own time)")) << text;
-  EXPECT_THAT(std::string(lines[1]), HasSubstr("checkout-5f2a1  Sampling   2/3  Pricing::discount"));
+  EXPECT_THAT(std::string(lines[1]), HasSubstr("checkout-5f2a1  Sampling   2/3  Pricing::disco"));
   EXPECT_TRUE(lines[1].ends_with("100s")) << text;
   EXPECT_THAT(std::string(lines[2]), HasSubstr("NoMatchingPods"));
   const std::string wide = RenderList({Session()}, 1100 * kSecond, true, 80);
