@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.error().message.c_str());
     return status.ok();
   };
-  const bool ok = write("page.html", codec::EncodeHtml(p, 1, {.title = "deploy/<b>shop", .facts = {"namespace </title>"}, .notes = {"<img src=" + url + "/c>"}, .wall_seconds = 30})) &&
+  const bool ok = write("page.html", codec::EncodeHtml(p, 1, {.title = "deploy/<b>shop", .facts = {"namespace </title></script><img src=" + url + "/e>"}, .notes = {"<img src=" + url + "/c>"}, .wall_seconds = 30})) &&
                   write("stacks.txt", codec::EncodeCollapsed(p, 1));
   return ok ? 0 : 1;
 }
