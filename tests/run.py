@@ -240,7 +240,7 @@ SUITES = {
     "top": (suite_script("tests/oracle/top/run", 600, needs_bpf=True), "the first line of top: what is called from a drawn function and line (--long: a hundred runs of each)", False),
     "short_lives": (suite_script("tests/oracle/short_lives/run", 300, needs_bpf=True), "processes of milliseconds (--long: what is hard on tables)", False),
     "cli": (suite_script("tests/cli/run", 300, needs_bpf=True), "borescope profile on this machine", False),
-    "browser": (suite_script("tests/browser/run", 300), "the flame graph's page in Chromium", False),
+    "browser": (suite_script("tests/browser/run", 300), "the flame graph's page in Chromium", True),
     "demo": (suite_script("tests/demo/run", 600, needs_bpf=True), "scripts/demo", False),
     "crds": (suite_script("tests/crds/run", 300), "CRDs and admission policy on a real API server", False),
     "e2e": (suite_script("e2e/run", 1200, needs_bpf=True), "real control plane, real nodes, real processes", False),
