@@ -280,12 +280,12 @@ def _refused(config, world, *args, holds, code=2, env=()):
 def test_people_without_rights(world):
     """No rights, another namespace, an expired and a foreign token, no cluster, no Borescope: the sentence that helps, and no session."""
     pod = world.pod("spin", "node1", "1")
-    c.kubectl("-n", "shop", "create", "serviceaccount", "dev", check=False)
+    c.kubectl("-n", "shop", "create", "serviceaccount", "developer", check=False)
     c.kubectl("-n", "shop", "create", "serviceaccount", "nobody", check=False)
-    c.kubectl("-n", "shop", "create", "rolebinding", "dev-edits", "--clusterrole=borescope-edit", "--serviceaccount=shop:dev", check=False)
+    c.kubectl("-n", "shop", "create", "rolebinding", "developer-edits", "--clusterrole=borescope-edit", "--serviceaccount=shop:developer", check=False)
     nobody = kubeconfig(world, "nobody", {"token": c.kubectl("-n", "shop", "create", "token", "nobody").strip()})
-    dev_token = c.kubectl("-n", "shop", "create", "token", "dev").strip()
-    dev = kubeconfig(world, "dev", {"token": dev_token})
+    dev_token = c.kubectl("-n", "shop", "create", "token", "developer").strip()
+    dev = kubeconfig(world, "developer", {"token": dev_token})
     target = ["profile", f"pod/{pod}", "--duration", "2s"]
     granted = _refused(nobody, world, *target, holds=["may not create profilingsessions in namespace shop", "kubectl create rolebinding", "--clusterrole=borescope-edit",
                                                       "--serviceaccount=shop:nobody"])
@@ -317,9 +317,9 @@ def test_people_without_rights(world):
 def test_credential_plugin(world):
     """A kubeconfig whose exec plugin hands out the token; nothing of it is shown or stays in a command line."""
     pod = world.pod("spin", "node1", "1")
-    c.kubectl("-n", "shop", "create", "serviceaccount", "dev", check=False)
-    c.kubectl("-n", "shop", "create", "rolebinding", "dev-edits", "--clusterrole=borescope-edit", "--serviceaccount=shop:dev", check=False)
-    token = c.kubectl("-n", "shop", "create", "token", "dev").strip()
+    c.kubectl("-n", "shop", "create", "serviceaccount", "developer", check=False)
+    c.kubectl("-n", "shop", "create", "rolebinding", "developer-edits", "--clusterrole=borescope-edit", "--serviceaccount=shop:developer", check=False)
+    token = c.kubectl("-n", "shop", "create", "token", "developer").strip()
     plugin = f"{world.dir}/give-token"
     with open(plugin, "w") as file:
         file.write("#!/bin/sh\nprintf '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{\"token\":\"%s\"}}' \"$TOKEN\"\n")
